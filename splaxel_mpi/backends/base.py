@@ -1,0 +1,183 @@
+"""Contract of a backend: the stages of design section 2 as functions on its arrays.
+
+Arrays are numpy (host) or cupy (CUDA), C-contiguous. "real" is the backend's float type,
+float32 or float64. A pixel tile is 16 x 16, row major; pixels of an edge tile that lie outside
+the image hold zeros (colour) and ones (transmittance) and take no part in anything.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# columns of Splats.data
+U, V, CONIC_A, CONIC_B, CONIC_C, OPACITY, RED, GREEN, BLUE, DEPTH, EXTENT_X, EXTENT_Y = range(12)
+SPLAT = 12
+# columns of a splat gradient: dL/d(u, v, A, B, C, opacity, r, g, b)
+SPLAT_GRADIENT = 9
+
+
+@dataclass
+class Splats:
+    """Gaussians projected into one view, in ascending order of their row.
+
+    data columns: u, v (pixel position of the mean); conic A, B, C (inverse 2D covariance,
+    q = (A dx^2 + C dy^2) / 2 + B dx dy); opacity after the sigmoid; r, g, b; view depth;
+    half-extents in pixels of the box that holds every point with alpha >= 1/255.
+    """
+
+    rows: np.ndarray  # (n,) int32, row in the rank's Gaussians; -1 for a ghost
+    data: np.ndarray  # (n, 12) real
+    ids: np.ndarray  # (n,) int64
+
+    def __len__(self):
+        return len(self.rows)
+
+    def slice(self, start, stop):
+        """Splats start to stop as views of the arrays."""
+        return Splats(self.rows[start:stop], self.data[start:stop], self.ids[start:stop])
+
+
+@dataclass
+class TileLists:
+    """What each held tile draws, front to back by (depth, id). Tiles where nothing can be
+    drawn are absent."""
+
+    tiles: np.ndarray  # (held,) int32, ascending tile indices
+    offsets: np.ndarray  # (held + 1,) int64 into items
+    items: np.ndarray  # (instances,) int32, index into the splats
+    intervals: object = None  # backend's own: per-pixel depth intervals, None for all of space
+
+
+@dataclass
+class Partial:
+    """Partial pixels of one (view, cell)."""
+
+    tiles: np.ndarray  # (held,) int32
+    pixels: np.ndarray  # (held, 4, 256) real: planes R, G, B, T
+    last: object = None  # backend's own: what the backward pass needs
+
+
+@dataclass
+class Gradients:
+    """Sums over the views of a batch, one row per Gaussian of the rank."""
+
+    means: np.ndarray
+    scales: np.ndarray
+    quats: np.ndarray
+    opacities: np.ndarray
+    sh0: np.ndarray
+    shN: np.ndarray
+    seen: np.ndarray  # (n,) uint8, 1 where a view of the batch sees the Gaussian
+    # densification statistics, kept over batches until they are used
+    norm: np.ndarray = field(default=None)  # (n,) real, sum over views of |(W/2 du, H/2 dv)|
+    count: np.ndarray = field(default=None)  # (n,) int32, views that saw it
+
+
+class Backend:
+    """One place to compute. Subclasses set name and xp and take (real, threads)."""
+
+    name = ""
+    xp = None
+
+    def project(self, gaussians, camera, degree, near):
+        """EWA projection and SH colour of every Gaussian (design section 5).
+
+        gaussians: Gaussians (n); camera: Camera; degree: 0 to 3, SH bands used; near: view
+        depth below which Gaussians are dropped. Returns Splats of the visible ones: depth >
+        near, opacity >= 1/255, positive determinant, box (extents) meets the image.
+        Covariance gets 0.3 px on its diagonal; x/z, y/z are clamped in the Jacobian only.
+        """
+        raise NotImplementedError
+
+    def project_backward(self, gaussians, camera, degree, splats, gradient, out):
+        """Back-propagate splat gradients into Gradients out (adds; sets out.seen; adds to
+        out.norm and out.count when they are not None).
+
+        splats: what project returned; gradient: (n, 9) real.
+        """
+        raise NotImplementedError
+
+    def reach(self, splats, own, camera, tree):
+        """Cells other than its own that must draw each splat as a ghost.
+
+        own: (n,) int32, the cell that stores the splat. The splat's box, clipped to the
+        image and placed at its depth as a quad in space, is walked down the whole tree with a
+        margin of a few roundings. Returns (index, cell): (k,) int32 each, sorted by index then
+        cell.
+        """
+        raise NotImplementedError
+
+    def tile_lists(self, splats, camera, box=None, mask=None):
+        """Tiles that each splat touches (exact ellipse test alpha >= 1/255), sorted.
+
+        box: (2, 3) float64 bounds of the cell (Tree.boxes), None for all of space; a splat
+        is listed in a tile only if its depth may lie in the ray interval of some pixel there.
+        mask: (tile_count,) uint8, 0 for tiles that are not live; None for all live.
+        Returns TileLists.
+        """
+        raise NotImplementedError
+
+    def rasterize(self, splats, lists, camera, stop):
+        """Blend front to back inside each pixel's depth interval; inclusive stop: after the
+        splat that takes T below stop, nothing is blended (0: never). Returns Partial."""
+        raise NotImplementedError
+
+    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop):
+        """gradient: (held, 4, 256) real, dL/dC_m and dL/dT_m of partial.pixels.
+        Returns the splat gradient, (n, 9) real (zero rows for splats not drawn)."""
+        raise NotImplementedError
+
+    def compose(self, pool, slots, background):
+        """Composite tiles front to back: C = sum P_m C_m + P_end background.
+
+        pool: (s, 4, 256) real partial tiles; slots: (n, layers) int32 rows of pool in
+        visibility order, -1 where a layer has nothing; background: (3,).
+        Returns (image (n, 3, 256), transmittance (n, 256)).
+        """
+        raise NotImplementedError
+
+    def compose_backward(self, pool, slots, background, gradient, wanted, count):
+        """dL/dC_m = P_m g and dL/dT_m = P_m (g . S_m), no division by T.
+
+        gradient: (n, 3, 256), g = dL/dC; wanted: (n, layers) int32, row of the result for a
+        layer or -1. Returns (count, 4, 256); rows that nothing wants are zero.
+        """
+        raise NotImplementedError
+
+    def loss(self, image, photo, camera, tiles, rect, ssim_weight):
+        """(1 - w) L1 + w (1 - SSIM), means over all pixels and channels of the view, and its
+        gradient.
+
+        image: (3, 16 tiles_y, 16 tiles_x) real, padded; it must be right within 10 pixels of
+        the supervised tiles. photo: (height, width, 3) uint8. tiles: (tile_count,) uint8, 1
+        where supervised. rect: (x0, y0, x1, y1) pixels that hold every supervised tile
+        widened by 10. SSIM: 11 taps, sigma 1.5, zero padding at the image border.
+        Returns (gradient (3, 16 tiles_y, 16 tiles_x), zero outside the supervised tiles;
+        sums (tile_count, 3) float64: sum |x - y|, sum (1 - SSIM), sum (clip(x) - y)^2 over the
+        tile's pixels and channels; zero where not supervised).
+        """
+        raise NotImplementedError
+
+    def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
+        """One Adam step in place on arrays (n, width), bias corrected for step (1, 2, ...).
+
+        gradient is multiplied by scale; rows with seen[row] == 0 are left alone (seen None:
+        all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
+        """
+        raise NotImplementedError
+
+    def pack(self, pixels, index, tiles, camera):
+        """Stream of tiles: tile after tile, four planes each, edge tiles clipped to the image.
+
+        pixels: (held, 4, 256); index: (k,) int32 rows of it; tiles: (k,) int32 their tile
+        indices. Returns a flat real array.
+        """
+        raise NotImplementedError
+
+    def unpack(self, stream, tiles, camera, out):
+        """Inverse of pack into out (k, 4, 256)."""
+        raise NotImplementedError
+
+    def zeros(self, shape, dtype=None):
+        """A zeroed array of the backend (dtype None: real)."""
+        return self.xp.zeros(shape, self.real if dtype is None else dtype)

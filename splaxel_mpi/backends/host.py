@@ -1,0 +1,19 @@
+"""The host backend: C++ kernels, threads over tiles, SIMD over pixels."""
+
+import numpy as np
+
+from .base import Backend
+from .host_pixels import HostPixels
+from .host_project import HostProject
+from .host_raster import HostRaster
+
+
+class HostBackend(HostProject, HostRaster, HostPixels, Backend):
+    """Stages on numpy arrays. real: float32 or float64; threads: per rank."""
+
+    name = "host"
+    xp = np
+
+    def __init__(self, real=np.float32, threads=1):
+        self.real = np.dtype(real)
+        self.threads = threads

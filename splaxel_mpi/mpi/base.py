@@ -1,0 +1,36 @@
+"""Contract of a transport: the one object through which data leaves a rank."""
+
+
+class Exchange:
+    """Collectives of one communicator, with bytes and seconds counted by kind.
+
+    Every rank calls the same methods in the same order. ``kind`` names what travels ("ghosts",
+    "streams", "bitmaps", ...). ``bytes[kind]`` counts what this rank sends to others (nothing it
+    sends to itself); ``seconds[kind]`` the time inside the call; ``waited[kind]`` the part
+    spent waiting for slower ranks, where ``measure_wait`` asks for it (a barrier before).
+    """
+
+    name = ""
+
+    def alltoallv(self, kind, data, counts, received=None):
+        """Variable all-to-all of a flat contiguous array.
+
+        data: (sum counts,) any basic type, segments in rank order; counts: (ranks,) int64
+        items for each rank; received: (ranks,) int64 when known, else they are exchanged first.
+        Returns (flat array, received counts). Raises OverflowError when a count does not fit
+        the library's 32-bit counts.
+        """
+        raise NotImplementedError
+
+    def allgather(self, kind, data):
+        """Equal-sized array of every rank, stacked: (ranks, *data.shape)."""
+        raise NotImplementedError
+
+    def allgatherv(self, kind, data):
+        """Flat arrays of different lengths: (concatenation, counts (ranks,) int64)."""
+        raise NotImplementedError
+
+    def allreduce(self, kind, data, op="sum"):
+        """Elementwise "sum", "min" or "max" over ranks of an array; the order of summation is
+        fixed for a rank count (gather, then add in rank order), so runs repeat."""
+        raise NotImplementedError
