@@ -39,7 +39,7 @@ class Run:
 
     def image(self, camera):
         """Whole image (height, width, 3) on rank 0, None elsewhere."""
-        _, (view,) = self.renderer.draw(self.gaussians, [camera], 3, whole_image(0))
+        _, (view,) = self.renderer.draw(self.gaussians, [camera], 3, [whole_image(0)])
         if len(view.tiles) == 0:
             return None
         tiles_x, tiles_y = camera.tiles

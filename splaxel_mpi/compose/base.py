@@ -56,11 +56,11 @@ class Compositor:
 
     name = ""
 
-    def compose(self, works, demand):
+    def compose(self, works, rules):
         """Exchange partial pixels of a chunk and composite.
 
-        works: list of ViewWork with partials; demand: function (held by rank, camera) ->
-        visibility.demand.Demand. Returns a list of Composed, one a view.
+        works: list of ViewWork with partials; rules: for each view a function (held by rank,
+        camera) -> visibility.demand.Demand. Returns a list of Composed, one a view.
         """
         raise NotImplementedError
 

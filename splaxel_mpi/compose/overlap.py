@@ -33,11 +33,11 @@ class Overlap(Compositor):
         self.backend, self.exchange, self.layout = backend, exchange, layout
         self.background = np.asarray(background, backend.real)
 
-    def compose(self, works, demand):
+    def compose(self, works, rules):
         """See Compositor.compose."""
         layout = self.layout
         held = bitmaps.gather(works, layout, self.exchange)
-        demands = [demand(layout.by_rank(h), w.camera) for h, w in zip(held, works)]
+        demands = [rule(layout.by_rank(h), w.camera) for rule, h, w in zip(rules, held, works)]
         arrived = self._exchange(works, held, demands)
         composed = []
         for v, (work, wanted) in enumerate(zip(works, demands)):

@@ -23,12 +23,12 @@ class Renderer:
         self.timers = Timers()
         self.ghost_count = self.visible_count = 0
 
-    def draw(self, gaussians, cameras, degree, demand):
+    def draw(self, gaussians, cameras, degree, rules):
         """Render a chunk of views.
 
         gaussians: this rank's, grouped by cell as in the layout; cameras: list of Camera;
-        degree: SH bands used; demand: see visibility.demand. Collective. Returns (works,
-        composed), lists over views.
+        degree: SH bands used; rules: one of visibility.demand for each camera. Collective.
+        Returns (works, composed), lists over views.
         """
         with self.timers("project"):
             works = [self._project(gaussians, camera, degree) for camera in cameras]
@@ -39,7 +39,7 @@ class Renderer:
             for part in work.parts:
                 self._rasterize(work, part)
         with self.timers("compose"):
-            return works, self.compositor.compose(works, demand)
+            return works, self.compositor.compose(works, rules)
 
     def back_propagate(self, gaussians, works, composed, gradients, degree, out):
         """Carry dL/dC to the parameters.

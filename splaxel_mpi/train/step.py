@@ -18,7 +18,8 @@ def forward_backward(renderer, gaussians, views, photos, degree, settings, gradi
     for start in range(0, len(views), settings.chunk):
         chunk = views[start : start + settings.chunk]
         cameras = [view.camera for view in chunk]
-        works, composed = renderer.draw(gaussians, cameras, degree, training)
+        rules = [training] * len(chunk)
+        works, composed = renderer.draw(gaussians, cameras, degree, rules)
         with renderer.timers("loss"):
             losses = [
                 view_loss(renderer.backend, part, photos[view.index], settings.ssim_weight)
