@@ -5,15 +5,11 @@ import numpy as np
 
 from ..scene.gaussians import Gaussians
 from ..scene.identity import child_ids, normal
+from ..schedule.events import crossed
 from .base import Densifier
 
 # A split Gaussian becomes two of this fraction of its size, as 3DGS has it.
 SPLIT_SHRINK = 1.6
-
-
-def crossed(before, after, every):
-    """True when a multiple of ``every`` (0: never) lies in (before, after]."""
-    return every > 0 and after // every > before // every
 
 
 class AdaptiveDensity(Densifier):

@@ -16,12 +16,16 @@ class Renderer:
     """
 
     def __init__(self, backend, exchange, layout, compositor, near, stop):
-        self.backend, self.exchange, self.layout = backend, exchange, layout
-        self.compositor = compositor
+        self.backend, self.exchange = backend, exchange
+        self.compositor, self.ghosts = compositor, Ghosts(backend, exchange, layout)
         self.near, self.stop = near, stop
-        self.ghosts = Ghosts(backend, exchange, layout)
+        self.set_layout(layout)
         self.timers = Timers()
         self.ghost_count = self.visible_count = 0
+
+    def set_layout(self, layout):
+        """Follow the rows of the cells after a migration."""
+        self.layout = self.compositor.layout = self.ghosts.layout = layout
 
     def draw(self, gaussians, cameras, degree, rules):
         """Render a chunk of views.
@@ -60,6 +64,12 @@ class Renderer:
                 self.backend.project_backward(
                     gaussians, work.camera, degree, work.splats, work.gradient, out
                 )
+
+    def take_counts(self):
+        """Visible splats and ghosts sent since the last call, summed over views."""
+        out = self.visible_count, self.ghost_count
+        self.visible_count = self.ghost_count = 0
+        return out
 
     def _project(self, gaussians, camera, degree):
         splats = self.backend.project(gaussians, camera, degree, self.near)
