@@ -41,8 +41,11 @@ def regroup(gaussians, extras, tree, exchange, xp=np):
     order = order[xp.argsort(cell[order], kind="stable")]
     own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
     offsets = xp.searchsorted(cell[order], xp.arange(own.start, own.stop + 1)).astype(np.int64)
-    for name in arrays:
-        arrays[name] = xp.concatenate([arrays[name][stay], arrived.pop(name)])[order]
+    if not len(arrived["ids"]):  # one copy less where nothing arrives, as on a single rank
+        arrays = {name: array[stay[order]] for name, array in arrays.items()}
+    else:
+        for name in arrays:
+            arrays[name] = xp.concatenate([arrays[name][stay], arrived.pop(name)])[order]
     extras = {name: arrays.pop(f"extra {name}") for name in extras}
     return Gaussians(**arrays), extras, np.array(offsets.tolist(), np.int64)
 
