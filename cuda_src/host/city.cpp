@@ -76,12 +76,9 @@ Rgb surface(const Scene& scene, const Hit& hit, Vec p, double px, uint32_t seed)
         case CABIN: return car(piece, kind, p, hit.normal, px);
         case METAL: return metal(piece, p, hit.normal, px, own);
         case TILES: return roof(piece, kind, p, hit.normal, px);
-        case PARAPET:
+        default:    // PARAPET: what a building's walls are made of
             return (1.06 + 0.25 * rough(p.x + p.y, p.z + p.y, own, 3.0, 5, px)) *
                    wall_colour((int)clamp(kind.style, 0, STYLES - 1), own);
-        default:
-            return (1.0 + 0.2 * rough(p.x + p.y, p.z + p.y, own, 2.0, 4, px)) *
-                   ACCENTS[hash(own, 3, 7) % 8];
     }
 }
 

@@ -55,10 +55,10 @@ inline Rgb masonry(const Wall& w) {
     bool brick = w.style == 0 || w.style == 4;
     if (brick) {        // courses larger than real ones, so that a photograph can show them
         double high = w.style == 0 ? 0.3 : 0.6, wide = w.style == 0 ? 0.7 : 1.3;
-        double row = std::floor(w.z / high);
+        double row = (double)whole(w.z / high);
         double u = w.u + (((int64_t)row & 1) ? 0.5 * wide : 0.0);
         double keep = kept(wide, w.width);
-        double each = draw((int64_t)std::floor(u / wide), (int64_t)row, w.face + 5) - 0.5;
+        double each = draw(whole(u / wide), (int64_t)row, w.face + 5) - 0.5;
         double joint = std::max(stripes(w.z, 0.05, high, w.width), stripes(u, 0.05, wide, w.width));
         tone += 0.20 * keep * each - 0.22 * joint;
     }
@@ -118,7 +118,7 @@ inline Rgb ground_floor(const Wall& w, Rgb wall, double storey) {
     double unit_size = w.style == 5 ? 6.6 : 5.2, px = w.width;
     int64_t units = std::max<int64_t>(1, std::llround(w.length / unit_size));
     double size = w.length / units;
-    int64_t i = std::min<int64_t>(std::max<int64_t>((int64_t)std::floor(w.u / size), 0), units - 1);
+    int64_t i = std::min<int64_t>(std::max<int64_t>(whole(w.u / size), 0), units - 1);
     double u = w.u - i * size;
     uint32_t key = hash((uint32_t)i, w.face, 17);
     bool shop = w.style != 5 && fraction(scramble(key + 5)) < 0.62;
@@ -161,7 +161,7 @@ inline Rgb facade(const Wall& w) {
     int64_t bays = std::max<int64_t>(1, (int64_t)(w.length / m.bay));
     double storey = w.height / floors, bay = w.length / bays;
     int64_t j = std::min<int64_t>(std::max<int64_t>((int64_t)(w.z / storey), 0), floors - 1);
-    int64_t i = std::min<int64_t>(std::max<int64_t>((int64_t)std::floor(w.u / bay), 0), bays - 1);
+    int64_t i = std::min<int64_t>(std::max<int64_t>(whole(w.u / bay), 0), bays - 1);
     Rgb wall = masonry(w);
     if (w.street && j == 0) return ground_floor(w, wall, storey);
     double z = w.z - j * storey, u = w.u - i * bay;

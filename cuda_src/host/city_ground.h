@@ -11,7 +11,7 @@ constexpr double WALK = 2.5;        // a sidewalk's width
 inline Rgb asphalt(double x, double y, double px, uint32_t seed) {
     double tone = 1.0 + 0.30 * rough(x, y, seed + 11, 6.0, 6, px);
     // Repairs: darker rectangles in some cells of 7 m.
-    double cx = std::floor(x / 7.0), cy = std::floor(y / 7.0);
+    double cx = (double)whole(x / 7.0), cy = (double)whole(y / 7.0);
     uint32_t key = hash((uint32_t)(int64_t)cx, (uint32_t)(int64_t)cy, seed + 3);
     if (fraction(key) < 0.4) {
         double a = 0.5 + 2.5 * fraction(scramble(key + 1)), b = 0.5 + 2.5 * fraction(scramble(key + 2));
@@ -66,7 +66,7 @@ inline Rgb ground(const Scene& scene, double x, double y, double px, uint32_t se
 inline Rgb paving(const Piece& piece, double x, double y, double px, uint32_t seed) {
     double edge = std::min(std::min(x - piece.low[0], piece.high[0] - x),
                            std::min(y - piece.low[1], piece.high[1] - y));
-    int64_t i = (int64_t)std::floor(x / 1.2), j = (int64_t)std::floor(y / 1.2);
+    int64_t i = whole(x / 1.2), j = whole(y / 1.2);
     double tone = 1.0 + 0.14 * kept(2.0, px) * (draw(i, j, seed) - 0.5);
     tone += 0.22 * rough(x, y, seed + 2, 5.0, 5, px);
     tone -= 0.25 * std::max(stripes(x, 0.06, 1.2, px), stripes(y, 0.06, 1.2, px));
@@ -92,7 +92,7 @@ inline Rgb flat_roof(const Piece& piece, double x, double y, double px, uint32_t
     constexpr Rgb kinds[4] = {{.58, .57, .55}, {.66, .61, .54}, {.48, .50, .52}, {.60, .47, .42}};
     double tone = 1.0 + 0.28 * rough(x, y, seed, 6.0, 6, px);
     double u = x - piece.low[0], v = y - piece.low[1];
-    int64_t i = (int64_t)std::floor(u / 2.4), j = (int64_t)std::floor(v / 4.8);
+    int64_t i = whole(u / 2.4), j = whole(v / 4.8);
     tone += 0.12 * (draw(i, j, seed + 4) - 0.5) * kept(4.0, px);            // sheets and seams
     tone -= 0.20 * std::max(stripes(u, 0.10, 2.4, px), stripes(v, 0.10, 4.8, px));
     return tone * kinds[hash(seed, 4, 7) % 4];
@@ -101,8 +101,8 @@ inline Rgb flat_roof(const Piece& piece, double x, double y, double px, uint32_t
 // Pitched roof: rows of tiles down the slope; (u along the ridge, v down).
 inline Rgb tiles(double u, double v, double px, uint32_t seed) {
     constexpr Rgb kinds[4] = {{.68, .38, .28}, {.58, .36, .30}, {.46, .44, .46}, {.72, .48, .34}};
-    double row = std::floor(v / 0.5);
-    double each = draw((int64_t)std::floor(u / 0.6 + 0.5 * row), (int64_t)row, seed) - 0.5;
+    double row = (double)whole(v / 0.5);
+    double each = draw(whole(u / 0.6 + 0.5 * row), (int64_t)row, seed) - 0.5;
     double tone = 1.0 + 0.25 * rough(u, v, seed + 5, 4.0, 4, px) + 0.3 * kept(0.6, px) * each;
     tone -= 0.25 * stripes(v, 0.12, 0.5, px);
     return tone * kinds[hash(seed, 6, 7) % 4];

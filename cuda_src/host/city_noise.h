@@ -41,14 +41,19 @@ inline double ramp(double v, double low, double high) {
     return smooth(clamp((v - low) / (high - low), 0.0, 1.0));
 }
 
-// Value noise in [-0.5, 0.5), one lattice cell a unit.
+// Value noise in [-0.5, 0.5), one lattice cell a unit; corners are those of draw().
 inline double noise(double x, double y, uint32_t seed) {
-    double fx = std::floor(x), fy = std::floor(y);
-    int64_t i = (int64_t)fx, j = (int64_t)fy;
-    double tx = smooth(x - fx), ty = smooth(y - fy);
-    double low = draw(i, j, seed) * (1 - tx) + draw(i + 1, j, seed) * tx;
-    double high = draw(i, j + 1, seed) * (1 - tx) + draw(i + 1, j + 1, seed) * tx;
-    return low * (1 - ty) + high * ty - 0.5;
+    int64_t i = whole(x), j = whole(y);
+    double tx = smooth(x - (double)i), ty = smooth(y - (double)j);
+    uint32_t base = scramble(seed + 0xc2b2ae3du);
+    auto row = [&](int64_t k) {
+        uint32_t h = scramble((uint32_t)k * 0x85ebca77u ^ base);
+        double left = fraction(scramble((uint32_t)i * 0x9e3779b1u ^ h));
+        double right = fraction(scramble((uint32_t)(i + 1) * 0x9e3779b1u ^ h));
+        return left + tx * (right - left);
+    };
+    double low = row(j), high = row(j + 1);
+    return low + ty * (high - low) - 0.5;
 }
 
 // How much of a detail of this wavelength a pixel of this width keeps: all of it from four
@@ -83,8 +88,8 @@ inline double cover(double x, double a, double b, double width) {
 inline double stripes(double x, double part, double period, double width) {
     double w = std::max(width, 1e-3);
     auto filled = [&](double v) {
-        double whole = std::floor(v / period);
-        return whole * part + std::min(v - whole * period, part);
+        double turns = (double)whole(v / period);
+        return turns * part + std::min(v - turns * period, part);
     };
     return (filled(x + 0.5 * w) - filled(x - 0.5 * w)) / w;
 }

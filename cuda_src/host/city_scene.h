@@ -21,11 +21,18 @@ inline Vec operator-(Vec a, Vec b) { return {a.x - b.x, a.y - b.y, a.z - b.z}; }
 inline Vec operator*(double s, Vec a) { return {s * a.x, s * a.y, s * a.z}; }
 inline double dot(Vec a, Vec b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
 inline Vec unit(Vec a) { return (1.0 / std::sqrt(dot(a, a))) * a; }
+
+// Largest integer not above v. (std::floor is a library call on baseline x86-64.)
+inline int64_t whole(double v) {
+    int64_t i = (int64_t)v;
+    return i - (v < (double)i);
+}
+
 inline double clamp(double v, double low, double high) { return std::min(std::max(v, low), high); }
 
 // Numbers shared with data/city_layout.py.
 enum Shape { BOX = 0, ELLIPSOID = 1, GABLE_X = 2, GABLE_Y = 3 };
-enum Material { FACADE = 0, SLAB, PARK, FOLIAGE, BARK, CAR, CABIN, METAL, PARAPET, TILES, PLAIN };
+enum Material { FACADE = 0, SLAB, PARK, FOLIAGE, BARK, CAR, CABIN, METAL, PARAPET, TILES };
 
 struct Piece {
     double low[3], high[3];
@@ -183,7 +190,7 @@ inline Hit trace(const Scene& scene, const Ray& ray, double limit, bool any) {
     for (int k = 0; k < 2; ++k) {
         double origin = k ? scene.origin_y : scene.origin_x, d = (&ray.along.x)[k];
         double q = ((&p.x)[k] - origin) / scene.cell;
-        index[k] = std::min<int64_t>(std::max<int64_t>((int64_t)std::floor(q), 0), size[k] - 1);
+        index[k] = std::min<int64_t>(std::max<int64_t>(whole(q), 0), size[k] - 1);
         step[k] = d > 0 ? 1 : -1;
         double border = origin + (index[k] + (d > 0)) * scene.cell;
         next[k] = d != 0 ? (border - (&ray.from.x)[k]) * ray.inverse[k] : FAR_AWAY;
@@ -215,21 +222,22 @@ inline Hit trace(const Scene& scene, const Ray& ray, double limit, bool any) {
 // Distance to the nearest piece within `reach` of p; ellipsoids do not count (leaves let light by).
 inline double clearance(const Scene& scene, Vec p, double reach) {
     double nearest = std::min(reach, std::max(p.z, 0.0));
-    int64_t i = (int64_t)std::floor((p.x - scene.origin_x) / scene.cell);
-    int64_t j = (int64_t)std::floor((p.y - scene.origin_y) / scene.cell);
+    int64_t i = whole((p.x - scene.origin_x) / scene.cell);
+    int64_t j = whole((p.y - scene.origin_y) / scene.cell);
     if (i < 0 || j < 0 || i >= scene.columns || j >= scene.rows) return nearest;
     int64_t cell = j * scene.columns + i;
+    double bound = nearest * nearest;
     for (int64_t a = scene.near_start[cell]; a < scene.near_start[cell + 1]; ++a) {
         const Piece& piece = scene.pieces[scene.near_item[a]];
         double square = 0;
-        for (int k = 0; k < 3; ++k) {
+        for (int k = 2; k >= 0 && square < bound; --k) {    // most pieces are out by height
             double q = (&p.x)[k];
             double away = std::max(std::max(piece.low[k] - q, q - piece.high[k]), 0.0);
             square += away * away;
         }
-        nearest = std::min(nearest, std::sqrt(square));
+        bound = std::min(bound, square);
     }
-    return nearest;
+    return std::sqrt(bound);
 }
 
 }  // namespace city

@@ -17,12 +17,12 @@ LANES = 4.5  # half a carriageway: two lanes and two rows of parked cars
 WALK = 2.5  # width of a sidewalk
 PARCEL = PITCH / 2 - LANES - WALK  # half the side of what may be built on
 RING = 10.0  # depth of the ring of row houses
-CELL = 8.0  # side of a grid cell: a few pieces each
+CELL = 5.0  # side of a grid cell, metres: a few pieces each
 REACH = 2.0  # metres around a surface that shade it from the sky
 
 # Numbers shared with cuda_src/host/city_scene.h.
 BOX, ELLIPSOID, GABLE_X, GABLE_Y = range(4)
-FACADE, SLAB, PARK, FOLIAGE, BARK, CAR, CABIN, METAL, PARAPET, TILES, PLAIN = range(11)
+FACADE, SLAB, PARK, FOLIAGE, BARK, CAR, CABIN, METAL, PARAPET, TILES = range(10)
 ROW_HOUSE = 5  # the facade style of the ring; blocks use styles 0 to 4
 
 
@@ -192,7 +192,7 @@ def _park_block(block, cx, cy):
             block.tree(cx + a, cy + b, block.uniform(0.9, 1.3))
     low = (cx - 1.5, cy - 1.5, 0.14)
     block.add(BOX, PARAPET, low, (cx + 1.5, cy + 1.5, 1.0), 4)  # a plinth and its monument
-    block.add(BOX, PLAIN, (cx - 0.6, cy - 0.6, 1.0), (cx + 0.6, cy + 0.6, 4.2))
+    block.add(BOX, PARAPET, (cx - 0.6, cy - 0.6, 1.0), (cx + 0.6, cy + 0.6, 4.2), 3)
 
 
 def _cars(block, cx, cy):
