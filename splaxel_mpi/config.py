@@ -68,7 +68,9 @@ def _walk(model, prefix):
 
 
 def _section(field):
-    return isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    kind = field.annotation
+    # Python 3.9 takes list[float] for a type
+    return typing.get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _override(tree, text):
@@ -120,7 +122,8 @@ def _what(error, key, known):
         return f"{error['ctx']['error']}, got {got}"
     if key not in known:
         return f"expected a section with settings of its own, got {got}"
-    if error["type"] == "less_than_equal":
+    plain = not known[key].json_schema_extra
+    if error["type"] == "less_than_equal" and plain:
         return f"expected at most {error['ctx']['le']}, got {got}"
     hint = ""
     if known[key].annotation is str and not isinstance(error["input"], (dict, list)):
@@ -130,7 +133,8 @@ def _what(error, key, known):
 
 def _nearest(key, known):
     """Hint at the setting or section that was meant."""
-    names = list(known) + sections() + ["train.rates"]
+    names = [name for name in (*known, *sections(), "train.rates")
+             if not key.startswith(f"{name}.")]
     prefix, _, last = key.rpartition(".")
     same = [name for name in names if name.rpartition(".")[2] == last]
     close = same or difflib.get_close_matches(key, names, 1, 0.75)
