@@ -109,11 +109,12 @@ def city(folder, views, **options):
 
     comm = world.init()
     log.setup(None, comm.rank, comm.size)
-    share = len(range(comm.rank, views, comm.size))
-    every = max(1, share // 10)
-    with Progress(share, 0, True, comm.rank == 0, every, "photographs of this rank") as progress:
+    every = max(1, views // 10)
+    with Progress(views, 0, True, comm.rank == 0, every, "photographs") as progress:
+        # rank 0 speaks for all: the others are about as far with their equal shares
         make_city(folder, views=views, comm=comm, threads=world.cores_per_rank(comm),
-                  progress=lambda done, total: progress.update(done), **options)
+                  progress=lambda done, _: progress.update(min(done * comm.size, views)),
+                  **options)
 
 
 class Settings(click.Group):

@@ -158,8 +158,8 @@ def test_synth_city_hands_over_its_options():
         "here 1 [('aerial', 0.5), ('extent', 40.0), ('height', 180), ('points', 20000), "
         "('samples', 4), ('seed', 0), ('views', 20), ('width', 320)]\n"
     )
-    assert "2/20 photographs of this rank (10.0 %)" in done.stderr
-    assert "20/20 photographs of this rank (100.0 %)" in done.stderr
+    assert "2/20 photographs (10.0 %)" in done.stderr
+    assert "20/20 photographs (100.0 %)" in done.stderr
 
 
 def test_without_mpi_help_works_and_training_says_what_is_missing(settings, tmp_path):
