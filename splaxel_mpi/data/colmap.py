@@ -1,5 +1,7 @@
 """COLMAP models, binary or text."""
 
+import math
+
 import numpy as np
 
 from splaxel_mpi.data import colmap_binary, colmap_text
@@ -92,8 +94,8 @@ def _record(row, number, cameras, cameras_file, images_file, photos):
 
 def _rotation(quaternion, where):
     """Rotation matrix of a quaternion (w, x, y, z) of any length but zero."""
-    length = np.linalg.norm(quaternion)
-    if not np.isfinite(length) or length == 0:
+    length = math.hypot(*quaternion)
+    if not math.isfinite(length) or length == 0:
         raise UserError(f"{where}: its rotation {list(quaternion)} is no quaternion")
     w, x, y, z = np.asarray(quaternion) / length
     return np.array(

@@ -158,11 +158,15 @@ def _point_starts(cursor, count):
     unpack, last = COUNT.unpack_from, size - POINT.itemsize
     for number in range(count):
         if position > last:
-            cursor.position = position
-            cursor.skip(POINT.itemsize, f"point record {number}")
+            break
         starts[number] = position
         position += POINT.itemsize + TRACK_BYTES * unpack(data, position + TRACK_AT)[0]
+    else:
+        number = count
     if position > size:
-        cursor.fail(f"point record {count - 1}", "its track runs past the end; truncated or corrupt")
+        problem = "its track runs past the end of the file; truncated or corrupt, copy it again"
+        cursor.fail(f"point record {number - 1}", problem)
     cursor.position = position
+    if number < count:
+        cursor.skip(POINT.itemsize, f"point record {number}")
     return starts
