@@ -19,7 +19,6 @@ from splaxel_mpi.scene.camera import Camera
 LONGEST_SIDE = 1_000_000  # pixels; beyond it a size is a corrupt number, not a photograph
 # float32 keeps 24 bits: 100 extents away from zero, positions are still good to 6e-6 extents
 FAR = 100
-ORTHOGONAL = 1e-3  # allowed deviation of a rotation, for poses written with few digits
 
 log = logging.getLogger(__name__)
 
@@ -111,11 +110,6 @@ def _sorted_records(records, path):
 def _check_record(record):
     if not record.is_finite():
         raise UserError(f"{record.where}: its pose or {record.camera} is not finite")
-    deviation = np.abs(record.rotation @ record.rotation.T - np.eye(3)).max()
-    if not (deviation < ORTHOGONAL and np.linalg.det(record.rotation) > 0):
-        raise UserError(
-            f"{record.where}: the 3x3 part of its pose is not a rotation (off by {deviation:.3g})"
-        )
     if not (1 <= record.width <= LONGEST_SIDE and 1 <= record.height <= LONGEST_SIDE):
         raise UserError(
             f"{record.camera}: image size {record.width}x{record.height} makes no sense"
