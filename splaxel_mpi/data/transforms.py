@@ -263,14 +263,13 @@ class _Frame:
         return tuple(self._number(name, 0.0) for name in names.split())
 
     def _focal(self, width, height):
-        fx = self._number("fl_x", self._from_angle("camera_angle_x", width))
-        fy = self._number("fl_y")
-        if fy is None and self._number("fl_x") is None:
+        fx, fy = self._number("fl_x"), self._number("fl_y")
+        if fx is None and fy is None:
+            fx = self._from_angle("camera_angle_x", width)
             fy = self._from_angle("camera_angle_y", height)
-        fx, fy = (fx or fy), (fy or fx)
-        if fx is None:
+        if fx is None and fy is None:
             raise UserError(f"{self.where}: neither fl_x nor camera_angle_x is given")
-        return fx, fy
+        return (fy if fx is None else fx), (fx if fy is None else fy)
 
     def _from_angle(self, key, size):
         """Focal length in pixels from a field of view in radians, None without it."""
