@@ -97,7 +97,8 @@ class ImageCache:
 
     def _place(self, wanted, ahead):
         """Gives every wanted view a place, then those ahead as room allows. Returns the views
-        to decode, urgent last (so that they come out first), and the entries that were dropped."""
+        to decode, the most urgent last of those wanted (each goes to the front of the queue) and
+        those ahead after them, and the entries that were dropped."""
         dropped = []
         missing = [view for view in wanted if view not in self.entries]
         for view in missing:
@@ -116,7 +117,7 @@ class ImageCache:
                 if not self._make_room(view, wanted + ahead, [], dropped):
                     break
                 fresh.append(view)
-        return fresh + missing[::-1], dropped
+        return missing[::-1] + fresh, dropped
 
     def _make_room(self, view, kept, expendable, dropped):
         """Reserves a place, dropping views: the least recently used that is neither kept nor

@@ -13,7 +13,12 @@ from splaxel_mpi.errors import UserError
 
 # What photographs come as. Pillow's other readers stay off: some start programs (EPS runs
 # Ghostscript) and input files are untrusted.
-FORMATS = ("JPEG", "MPO", "PNG", "TIFF", "WEBP", "BMP", "PPM", "JPEG2000")
+Image.init()  # registers the readers that Pillow otherwise loads late
+FORMATS = [
+    name
+    for name in ("JPEG", "PNG", "TIFF", "WEBP", "BMP", "PPM", "JPEG2000")  # JPEG brings MPO
+    if name in Image.OPEN
+]
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
 TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 # Headers wait for the file system, not for the processor.
