@@ -204,8 +204,8 @@ def test_fox_undistorts_to_what_colmap_made_of_it():
         )  # fmt: skip
         inner = np.s_[40:-40, 40:-40]
         one, two = seen[inner].astype(float).ravel(), decode(theirs)[inner].astype(float).ravel()
-        # two calibrations of one phone: a pixel or so apart, on soft photographs
-        assert np.corrcoef(one, two)[0, 1] > 0.97
+        # two calibrations of one phone: 0.996 measured, 0.989 when the lens is not undone
+        assert np.corrcoef(one, two)[0, 1] > 0.993
 
 
 # ---- the cache

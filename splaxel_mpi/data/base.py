@@ -1,7 +1,6 @@
 """Contract of a data set: what readers deliver and what training sees."""
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
@@ -94,11 +93,6 @@ class Record:
     camera: str
     header: Optional[object] = None
 
-    def is_finite(self):
-        """Whether every number of pose and intrinsics is finite."""
-        numbers = [*self.params, *np.ravel(self.rotation), *np.ravel(self.translation)]
-        return all(math.isfinite(number) for number in numbers)
-
 
 @dataclass
 class Source:
@@ -108,7 +102,7 @@ class Source:
     records: list
     points: Points
     points_file: Path
-    test: Optional[set] = field(default=None)
+    test: Optional[set] = None
 
 
 class Reader:

@@ -20,12 +20,11 @@ def read_ply(path):
     with open_file(path) as file:
         _check_counts(file, path)
         try:
-            vertex = PlyData.read(file)["vertex"]
+            elements = PlyData.read(file)
+            names = _vertex_properties(elements, path)
+            vertex = elements["vertex"]
             positions = np.stack([np.asarray(vertex[axis], np.float64) for axis in "xyz"], 1)
-            names = [prop.name for prop in vertex.properties]
-        except KeyError as error:
-            raise UserError(f"{path}: has no {error}; points need vertex x, y, z") from None
-        except MemoryError:
+        except (UserError, MemoryError):
             raise
         except Exception as error:  # plyfile lets numpy's and struct's errors through
             raise UserError(f"{path}: cannot be read as PLY: {error}") from None
@@ -33,6 +32,19 @@ def read_ply(path):
         return Points(positions, np.full((len(positions), 3), GREY, np.uint8))
     channels = np.stack([np.asarray(vertex[name]) for name in ("red", "green", "blue")], 1)
     return Points(positions, _bytes(channels, path))
+
+
+def _vertex_properties(elements, path):
+    """Names of the vertex element's properties; x, y, z must be among them."""
+    names = [
+        prop.name
+        for element in elements
+        if element.name == "vertex"
+        for prop in element.properties
+    ]
+    if not {"x", "y", "z"} <= set(names):
+        raise UserError(f"{path}: has no vertex element with properties x, y, z")
+    return names
 
 
 def _bytes(channels, path):

@@ -11,12 +11,14 @@ import numpy as np
 
 import splaxel_mpi.data
 from splaxel_mpi.data.base import Dataset, Points, Reader, View
+from splaxel_mpi.data.files import one_line
 from splaxel_mpi.data.pixels import check_size, inspect_all, reduced_size
 from splaxel_mpi.data.undistort import lens_of
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.scene.camera import Camera
 
 LONGEST_SIDE = 1_000_000  # pixels; beyond it a size is a corrupt number, not a photograph
+LARGEST = 1e12  # coordinates and pixels; float64 resolves 0.1 mm there, and nobody maps further
 # float32 keeps 24 bits: 100 extents away from zero, positions are still good to 6e-6 extents
 FAR = 100
 
@@ -39,7 +41,13 @@ def load(path, format="auto", scale=1, holdout=8, images=None, origin="auto"):
     Returns a Dataset. Raises UserError, one line that names file and record, for anything
     that is missing, damaged, contradictory or not finite.
     """
-    path = Path(path)
+    try:
+        return _load(Path(path), format, scale, holdout, images, origin)
+    except UserError as error:
+        raise UserError(one_line(str(error))) from None
+
+
+def _load(path, format, scale, holdout, images, origin):
     _check_settings(scale, holdout)
     if not path.exists():
         raise UserError(f"{path}: data set not found")
@@ -108,8 +116,9 @@ def _sorted_records(records, path):
 
 
 def _check_record(record):
-    if not record.is_finite():
-        raise UserError(f"{record.where}: its pose or {record.camera} is not finite")
+    for numbers, what in ((record.params, record.camera), (record.translation, record.where)):
+        if not (np.abs(numbers) <= LARGEST).all():
+            raise UserError(f"{what}: a number is not finite or beyond {LARGEST:g}")
     if not (1 <= record.width <= LONGEST_SIDE and 1 <= record.height <= LONGEST_SIDE):
         raise UserError(
             f"{record.camera}: image size {record.width}x{record.height} makes no sense"
@@ -129,10 +138,12 @@ def _check_points(points, file):
             f"{file}: has no points; the initial Gaussians come from them, so export the sparse "
             "cloud with the cameras"
         )
-    finite = np.isfinite(points.positions).all(axis=1)
-    if not finite.all():
-        bad = int(np.argmin(finite))
-        raise UserError(f"{file}: point record {bad}: position is not finite")
+    valid = (np.abs(points.positions) <= LARGEST).all(axis=1)
+    if not valid.all():
+        bad = int(np.argmin(valid))
+        raise UserError(
+            f"{file}: point record {bad}: its position is not finite or beyond {LARGEST:g}"
+        )
 
 
 def _check_images(records):

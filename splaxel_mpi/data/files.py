@@ -28,9 +28,18 @@ def open_file(path):
 
 
 def read_text(path):
-    """Whole text of a file; bytes that are not UTF-8 survive as surrogates, as in file names."""
+    """Whole text of a file without byte order mark; bytes that are not UTF-8 survive as
+    surrogates, as in file names."""
     with open_file(path) as file:
         try:
-            return file.read().decode("utf-8", "surrogateescape")
+            return file.read().decode("utf-8", "surrogateescape").lstrip("\ufeff")
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def one_line(message):
+    """The message with line breaks and other unprintable characters of names escaped."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in message
+    )

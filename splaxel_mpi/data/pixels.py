@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,9 @@ FORMATS = [
     if name in Image.OPEN
 ]
 GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N")
+# Pillow takes images above 89 Mpixel for attacks; aerial cameras go beyond. Sizes are compared
+# with the cameras before pixels are decoded.
+Image.MAX_IMAGE_PIXELS = 1 << 29
 TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 # Headers wait for the file system, not for the processor.
 HEADER_THREADS = 16
@@ -106,37 +110,23 @@ def _try_inspect(item):
         return error
 
 
-class _opened:
+@contextmanager
+def _opened(path, where):
     """PIL image of a file; every error of opening or decoding becomes one UserError."""
-
-    def __init__(self, path, where):
-        self.path, self.where = path, where
-
-    def __enter__(self):
-        try:
-            self.file = open_file(self.path)
-        except UserError as error:
-            raise UserError(f"{error} (image of {self.where})") from None
-        try:
-            self.image = Image.open(self.file, formats=FORMATS)
-        except Exception as error:
-            self.file.close()
-            self._fail(error)
-        return self.image
-
-    def __exit__(self, kind, error, _):
-        self.image.close()
-        self.file.close()
-        if isinstance(error, Exception):
-            self._fail(error)
-
-    def _fail(self, error):
-        # Pillow's readers raise anything on damaged files: OSError, SyntaxError, struct.error ...
-        if isinstance(error, (UserError, MemoryError)):
-            raise error
-        if isinstance(error, Image.UnidentifiedImageError):
-            error = f"no image of a known format ({', '.join(FORMATS)})"
-        raise UserError(f"{self.path}: cannot be read as an image: {error}") from None
+    try:
+        file = open_file(path)
+    except UserError as error:
+        raise UserError(f"{error} (image of {where})") from None
+    try:
+        with file, Image.open(file, formats=FORMATS) as image:
+            yield image
+    except (UserError, MemoryError):
+        raise
+    except Image.UnidentifiedImageError:
+        known = ", ".join(FORMATS)
+        raise UserError(f"{path}: cannot be read as an image, none of {known}") from None
+    except Exception as error:  # Pillow lets struct's, zlib's and others' errors through
+        raise UserError(f"{path}: cannot be read as an image: {error}") from None
 
 
 def _orientation(image, path, where):

@@ -19,6 +19,7 @@ cv2.setNumThreads(1)
 # pinhole image is all stretched rim and the middle loses its resolution.
 WIDEST = float(np.tan(np.radians(70)))
 BORDER_SAMPLES = 257  # along each side of the image; distortion is smooth
+LONGEST_SIDE = 32766  # cv2.remap addresses pixels with 16 bits
 CRITERIA = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 200, 1e-12)
 TOLERANCE = 0.05  # pixels by which a border sample may miss the image, far below what is seen
 
@@ -63,6 +64,11 @@ def lens_of(model, params, width, height):
         distortion[place] = value
     if family == "brown" and not any(distortion):
         family, distortion = "pinhole", []
+    if family != "pinhole" and max(width, height) > LONGEST_SIDE:
+        raise UserError(
+            f"{width}x{height} pixels are more than OpenCV can undistort ({LONGEST_SIDE} a side); "
+            "undistort or reduce the images first"
+        )
     lens = Lens(width, height, family, matrix, tuple(distortion), matrix)
     if family == "pinhole":
         return lens
