@@ -19,24 +19,66 @@ struct Parameters {
 
 constexpr int REST = 45;  // values of shN per Gaussian
 
+// Rows handled at a time: their working set stays in the first-level cache.
+constexpr int64_t BLOCK = 128;
+
+// Asks for the SH coefficients of a row, four cache lines, before they are needed.
+template <typename T>
+void prefetch_row(const T* row) {
+    for (size_t byte = 0; byte < REST * sizeof(T); byte += 64)
+        __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
+}
+
+// Geometry of rows begin to end; returns the count of those kept, in rows and data.
+template <typename T>
+int64_t project_block(const Parameters<const T>& in, const View<T>& view, int degree,
+                      int64_t begin, int64_t end, int32_t* rows, T* data) {
+    int32_t candidates[BLOCK];
+    int64_t found = 0, count = 0;
+    for (int64_t i = begin; i < end; ++i) {
+        T delta[3], position[3];
+        view_position(view, in.means + 3 * i, delta, position);
+        candidates[found] = int32_t(i);
+        found += may_be_visible(view, position, in.scales + 3 * i);
+    }
+    for (int64_t k = 0; k < found; ++k) {
+        const int64_t i = candidates[k];
+        T delta[3], position[3];
+        view_position(view, in.means + 3 * i, delta, position);
+        if (!project_splat(view, position, in.scales + 3 * i, in.quats + 4 * i, in.opacities[i],
+                           data + SPLAT * count))
+            continue;
+        rows[count++] = int32_t(i);
+        if (degree) prefetch_row(in.shN + REST * i);
+    }
+    return count;
+}
+
 // Project rows begin to end; visible ones are written one after another. Returns their count.
 template <typename T>
 int64_t project_range(const Parameters<const T>& in, const View<T>& view, int degree,
                       int64_t begin, int64_t end, int32_t* rows, T* data) {
-    int64_t count = 0;
-    for (int64_t i = begin; i < end; ++i) {
-        T delta[3], position[3];
-        view_position(view, in.means + 3 * i, delta, position);
-        if (!(position[2] > view.near_plane)) continue;
-        if (misses_image(view, position, in.scales + 3 * i)) continue;
-        T* splat = data + SPLAT * count;
-        if (!project_splat(view, position, in.scales + 3 * i, in.quats + 4 * i, in.opacities[i],
-                           splat))
-            continue;
-        if (!sh_colour(degree, delta, in.sh0 + 3 * i, in.shN + REST * i, splat + RED)) continue;
-        rows[count++] = int32_t(i);
+    int64_t total = 0;
+    for (int64_t start = begin; start < end; start += BLOCK) {
+        const int64_t stop = start + BLOCK < end ? start + BLOCK : end;
+        const int64_t first = total;
+        const int64_t last = first + project_block(in, view, degree, start, stop, rows + first,
+                                                   data + SPLAT * first);
+        for (int64_t k = first; k < last; ++k) {
+            const int64_t i = rows[k];
+            T delta[3], position[3];
+            view_position(view, in.means + 3 * i, delta, position);
+            T* splat = data + SPLAT * k;
+            if (!sh_colour(degree, delta, in.sh0 + 3 * i, in.shN + REST * i, splat + RED))
+                continue;
+            if (k != total) {  // an earlier one was dropped for its colour
+                rows[total] = rows[k];
+                std::memcpy(data + SPLAT * total, splat, SPLAT * sizeof(T));
+            }
+            ++total;
+        }
     }
-    return count;
+    return total;
 }
 
 // rows, data: room for n. Each thread fills the front of its own range; closing the gaps keeps
@@ -84,6 +126,9 @@ void project_row_backward(const Parameters<const T>& in, const View<T>& view, in
     for (int j = 0; j < 3; ++j) out.means[3 * i + j] += d_delta[j];
 }
 
+// Rows between asking for coefficients and using them; covers a miss to main memory.
+constexpr int64_t AHEAD = 4;
+
 // Rows are unique within a view, so threads never meet. Returns 0, or -1 for a row outside n.
 template <typename T>
 int64_t project_backward(int64_t n, const Parameters<const T>& in, const double* camera,
@@ -98,6 +143,10 @@ int64_t project_backward(int64_t n, const Parameters<const T>& in, const double*
     for (int64_t k = 0; k < visible; ++k) {
         const int64_t i = rows[k];
         const T* g = gradient + SPLAT_GRADIENT * k;
+        if (degree && k + AHEAD < visible) {
+            prefetch_row(in.shN + REST * rows[k + AHEAD]);
+            prefetch_row(out.shN + REST * rows[k + AHEAD]);
+        }
         seen[i] = 1;
         if (count) count[i] += 1;
         // splats behind saturated pixels come back with nothing

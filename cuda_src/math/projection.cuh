@@ -32,6 +32,7 @@ struct View {
     T rotation[9];
     T fx, fy, cx, cy, width, height, near_plane;
     T low[2], high[2];  // range of x/z and y/z in the Jacobian
+    T steepest[2];      // focal sqrt(1 + ratio^2) for the largest |ratio| in that range
 };
 
 // packed: Camera.packed(), 16 values.
@@ -48,6 +49,11 @@ SPX_HD View<T> make_view(const double* packed, double width, double height, doub
     view.width = T(width), view.height = T(height), view.near_plane = T(near_plane);
     view.low[0] = T(-(0.15 * width + cx) / fx), view.high[0] = T((1.15 * width - cx) / fx);
     view.low[1] = T(-(0.15 * height + cy) / fy), view.high[1] = T((1.15 * height - cy) / fy);
+    for (int i = 0; i < 2; ++i) {
+        const double low = view.low[i], high = view.high[i];
+        const double ratio = -low > high ? low : high;
+        view.steepest[i] = T((i ? fy : fx) * sqrt(1 + ratio * ratio));
+    }
     return view;
 }
 
@@ -93,24 +99,33 @@ SPX_HD void view_position(const View<T>& view, const T* mean, T* delta, T* posit
     for (int i = 0; i < 3; ++i) position[i] = dot3(view.rotation + 3 * i, delta);
 }
 
-// Whether the box certainly misses the image, from the largest scale alone: a row of J W has
-// length focal / z * sqrt(1 + ratio^2) at most. The bounds (3.4 for REACH, 0.31 for LOW_PASS)
-// leave room for rounding, so nothing that project_splat keeps is lost. False for NaN.
+// A value from e^x to 1.07 e^x for |x| < 87: the exponent bits of a float, with 1 + f for 2^f.
+SPX_HD float exp_bound(float x) {
+    float power = x * 1.44269504f;
+    power = power > -126.0f ? power : -126.0f;
+    power = power < 127.0f ? power : 127.0f;
+    union { int bits; float value; } out;
+    out.bits = int((power + 127.0f) * 8388608.0f);
+    return out.value;
+}
+
+// Whether a mean is deep enough and its box may meet the image, judged by the largest scale
+// alone: a row of J W has length focal / z * sqrt(1 + ratio^2) at most, and the root of a sum is
+// at most the sum of the roots. The bounds (3.4 for REACH, 0.6 for the root of LOW_PASS) leave
+// room for rounding, so nothing that project_splat keeps is lost. No branches: it runs on every
+// Gaussian of every view.
 template <typename T>
-SPX_HD bool misses_image(const View<T>& view, const T* position, const T* log_scale) {
+SPX_HD bool may_be_visible(const View<T>& view, const T* position, const T* log_scale) {
     const T inverse = T(1) / position[2];
     T largest = log_scale[0] > log_scale[1] ? log_scale[0] : log_scale[1];
-    largest = exp(largest > log_scale[2] ? largest : log_scale[2]);
-    const T focal[2] = {view.fx, view.fy}, middle[2] = {view.cx, view.cy};
-    const T size[2] = {view.width, view.height};
-    for (int i = 0; i < 2; ++i) {
-        const T ratio = -view.low[i] > view.high[i] ? view.low[i] : view.high[i];
-        const T slope = focal[i] * inverse * largest;
-        const T reach = T(3.4) * sqrt(T(0.31) + slope * slope * (T(1) + ratio * ratio));
-        const T at = focal[i] * position[i] * inverse + middle[i];
-        if (at + reach < T(0) || at - reach > size[i]) return true;
-    }
-    return false;
+    largest = largest > log_scale[2] ? largest : log_scale[2];
+    const T scale = T(3.4) * T(exp_bound(float(largest))) * inverse;
+    const T u = view.fx * position[0] * inverse + view.cx;
+    const T v = view.fy * position[1] * inverse + view.cy;
+    const T reach_x = T(3.4 * 0.6) + scale * view.steepest[0];
+    const T reach_y = T(3.4 * 0.6) + scale * view.steepest[1];
+    return (position[2] > view.near_plane) & (u + reach_x > T(0)) & (v + reach_y > T(0)) &
+           (u - reach_x < view.width) & (v - reach_y < view.height);
 }
 
 // What the forward pass computes on the way and the backward pass needs again.
