@@ -35,8 +35,9 @@ class Parallel(Writer):
         except OSError as failure:
             error = cannot_write(path, failure)
         raise_together(comm, error)
-        for slab in slabs:
-            error = write_slab(file, slab, comm.rank) or error
+        # Opened before any write, since after a failed one HDF5 opens nothing more.
+        for slab, item in [(slab, file[slab.path].id) for slab in slabs]:
+            error = write_slab(path, item, slab, comm.rank) or error
         for finish in (file.flush, file.close):  # flush is MPI_File_sync on every rank
             try:
                 finish()
@@ -45,18 +46,18 @@ class Parallel(Writer):
         raise_together(comm, error)
 
 
-def write_slab(file, slab, rank):
+def write_slab(path, item, slab, rank):
     """Bring one data set's rows into the file; returns a message where that failed, or None."""
     rows, offsets = slab.rows, slab.offsets
     row_bytes = max(1, rows.dtype.itemsize * int(np.prod(rows.shape[1:])))
     step = max(1, CALL_BYTES // row_bytes)
-    item, error = file[slab.path].id, None
+    error = None
     # Every rank makes as many calls as the one with most rows needs.
     for begin in range(0, int(np.diff(offsets).max()), step):
         try:
             write_part(item, rows[begin : begin + step], int(offsets[rank]) + begin)
-        except OSError as failure:
-            error = error or cannot_write(file.filename, failure)
+        except (OSError, RuntimeError) as failure:  # RuntimeError where MPI-IO gives no number
+            error = error or cannot_write(path, failure)
     return error
 
 

@@ -185,7 +185,8 @@ def bytes_needed(facts, slabs):
     for slab in slabs:
         blocks = len(block_starts(slab.offsets, BLOCK_ROWS)) - 1
         row = slab.rows.dtype.itemsize * int(np.prod(slab.rows.shape[1:]))
-        rows += int(slab.offsets[-1]) * row + ALIGNMENT + 4 * blocks
+        size = int(slab.offsets[-1]) * row
+        rows += size + 4 * blocks + (ALIGNMENT if size >= ALIGNMENT else 0)
     return small + metadata + rows
 
 
