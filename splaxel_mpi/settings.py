@@ -193,9 +193,6 @@ class Densify(Section):
         description="Gaussians of a larger scale, in scene extents, are removed once "
         "opacities have been reset.",
     )
-    limit: Optional[Positive] = Field(
-        None, description="Most Gaussians in the whole scene; null: no limit."
-    )
 
 
 class Render(Section):

@@ -63,7 +63,7 @@ def test_overrides_win_and_are_yaml():
         MINIMAL + "train: {images: 5}\n",
         "run.yaml",
         ["train.images=7", "train.images=9", "scene.background=[1, 0.5, 0]", "render.stop=1e-3",
-         "densify.limit=null", "mpi.share_gpu=true", "data.path=a=b"],
+         "data.cache=null", "mpi.share_gpu=true", "data.path=a=b"],
     )
     assert settings.train.images == 9
     assert settings.scene.background == [1, 0.5, 0]

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from ..errors import UserError
+from ..mpi.world import on_root
 
 
 def open_folder(config, resume, world):
@@ -13,17 +14,19 @@ def open_folder(config, resume, world):
     <name>.1, <name>.2, ... first. With resume the folder must exist.
     """
     folder = Path(config.run.folder) / config.run.name
-    if world.is_root:
-        if resume and not folder.is_dir():
-            raise UserError(f"{folder}: no run to resume; start it without --resume")
-        try:
-            if not resume and folder.exists() and any(folder.iterdir()):
-                os.rename(folder, _aside(folder))
-            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{folder}: cannot be written ({error.strerror})") from error
-    world.comm.barrier()
+    on_root(world.comm, _make, folder, resume)
     return folder
+
+
+def _make(folder, resume):
+    if resume and not folder.is_dir():
+        raise UserError(f"{folder}: no run to resume; start it without --resume")
+    try:
+        if not resume and folder.exists() and any(folder.iterdir()):
+            os.rename(folder, _aside(folder))
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})") from error
 
 
 def _aside(folder):

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 
 from .. import log
-from ..checkpoint.resume import latest
 from ..compose import make_compositor
 from ..data.dataset import load
 from ..data.images import ImageCache, default_budget
 from ..densify import make_densifier
 from ..evaluate.series import Series
-from ..evaluate.summary import versions, write_summary
+from ..evaluate.summary import write_summary
 from ..files import write_text
+from ..mpi.world import on_root
 from ..partition.layout import Layout
 from ..progress import Progress
 from ..scene.initialise import scene_extent
@@ -37,7 +37,7 @@ def run(config, resume, comm):
     world = make_world(config, comm)
     data = read_data(config, world)
     folder = open_folder(config, resume, world)
-    logger = log.setup(folder, world.rank)
+    logger = log.setup(folder / "log.txt", world.rank, world.ranks)
     trainer = prepare(config, resume, world, data, folder)
     logger.info(_opening(trainer, data, folder))
     trainer.run()
@@ -46,39 +46,37 @@ def run(config, resume, comm):
 
 def read_data(config, world):
     """Cameras and split on every rank, points on the root only. Collective."""
-    data = None
-    if world.is_root:
-        settings = config.data
-        data = load(
-            settings.path,
-            format=settings.format,
-            scale=settings.scale,
-            holdout=settings.holdout,
-            images=settings.images,
+    points = None
+
+    def read():
+        nonlocal points
+        found = load(
+            config.data.path,
+            format=config.data.format,
+            scale=config.data.scale,
+            holdout=config.data.holdout,
+            images=config.data.images,
         )
-    shared = None
-    if world.is_root:
-        shared = data.views, data.train, data.test, data.origin, data.content_id
-    views, train, test, origin, content = world.comm.bcast(shared, root=world.root)
-    points = data.points if world.is_root else None
-    centers = np.array([views[i].camera.center for i in train])
-    return SimpleNamespace(
-        views=views,
-        train=train,
-        test=test,
-        origin=origin,
-        content_id=content,
-        points=points,
-        extent=scene_extent(centers),
-    )
+        points = found.points
+        centers = np.array([found.views[i].camera.center for i in found.train])
+        return dict(
+            views=found.views,
+            train=found.train,
+            test=found.test,
+            origin=found.origin,
+            content_id=found.content_id,
+            extent=scene_extent(centers),
+        )
+
+    return SimpleNamespace(**on_root(world.comm, read), points=points)
 
 
 def prepare(config, resume, world, data, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
     if resume:
-        path = latest(folder / "checkpoints", world.comm)
-        state, tree, stored = from_checkpoint(path, config, world, data.content_id)
+        place = folder / "checkpoints"
+        state, tree, stored = from_checkpoint(place, config, world, data.content_id)
         chain = [*stored.config_chain, stored.config]
     else:
         state, tree = from_points(data.points, config, world)
@@ -119,11 +117,11 @@ def make_renderer(config, world, tree, state):
 
 def _recorder(config, world, folder, state, stored):
     """Recorder that continues the files of a resumed run."""
-    series = None
-    if world.is_root:
-        resumed = state.images_seen if stored else None
-        series = Series(folder / "metrics.h5", resume_images=resumed)
-    progress = Progress(config.train.images, state.images_seen, config.log.every, world.is_root)
+    resumed = state.images_seen if stored else None
+    series = Series(folder / "metrics.h5", world.rank, resumed)
+    progress = Progress(
+        config.train.images, state.images_seen, is_rank0=world.is_root, every=config.log.every
+    )
     recorder = Recorder(world, series, progress, config.train)
     if stored:
         recorder.spent, recorder.moved = stored.order["seconds"], int(stored.order["bytes"])
@@ -144,7 +142,7 @@ def _opening(trainer, data, folder):
 def finish(trainer, data, folder, logger):
     """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective."""
     world, recorder = trainer.world, trainer.recorder
-    seconds, trained = recorder.seconds, recorder.images
+    seconds, rate = recorder.seconds, recorder.images_per_second
     moved = recorder.total_bytes()
     trainer.save(trainer)
     quality = trainer.evaluate(folder / "pictures")
@@ -162,9 +160,8 @@ def finish(trainer, data, folder, logger):
             images_seen=trainer.state.images_seen,
             ranks=world.ranks,
             seconds=seconds,
-            images_per_second=trained / max(recorder.elapsed, 1e-9),
+            images_per_second=rate,
             bytes_exchanged=moved,
-            versions=versions(),
         )
         logger.info("results are in %s: model.ply, summary.json, pictures/, metrics.h5", folder)
     trainer.cache.close()

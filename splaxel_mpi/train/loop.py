@@ -65,6 +65,7 @@ class Trainer:
         if crossed(before, after, config.log.every) or last:
             rate = self.optimizer.rate("means", after)
             self.recorder.report(self.state, self.renderer, {"position_rate": rate})
+        self.recorder.tick(after)
         if crossed(before, after, config.evaluate.every) and not last:
             self.recorder.quality(self.evaluate(), after)
         if crossed(before, after, config.checkpoint.every) and not last:

@@ -1,16 +1,18 @@
 """Figures of a run: the metrics file, the progress line, and the check for broken numbers."""
 
+import logging
 import math
 import resource
 import time
 
 import numpy as np
 
+log = logging.getLogger(__name__)
 
 class Recorder:
     """Collects shares of losses and writes one row of metrics at each report.
 
-    series: evaluate.series.Series on the root, else None; progress: progress.Progress.
+    series: evaluate.series.Series; progress: progress.Progress.
     """
 
     def __init__(self, world, series, progress, settings):
@@ -19,12 +21,23 @@ class Recorder:
         self.shares, self.views = [], []
         self.start = self.last = time.perf_counter()
         self.spent = self.moved = 0  # seconds and bytes of the run before this process
+        self.images, self.shown = 0, {}
         self.before = self._totals()
 
     def add(self, views, shares):
         """Keep this rank's shares (views, 3) of a batch until the next report."""
         self.views += views
         self.shares.append(shares)
+        self.images += len(views)
+
+    def tick(self, images_seen):
+        """Move the progress bar, with the figures of the last report."""
+        self.progress.update(images_seen, **self.shown)
+
+    @property
+    def images_per_second(self):
+        """Images trained by this process a second."""
+        return self.images / max(time.perf_counter() - self.start, 1e-9)
 
     @property
     def seconds(self):
@@ -61,10 +74,8 @@ class Recorder:
             )
             row.update(self._spread(local, ranks))
             self.series.append(row)
-            self.progress.figures(
-                loss=row["loss"],
-                psnr=row["psnr"],
-                gaussians=int(ranks[:, 0].sum()),
+            self.shown = dict(
+                loss=row["loss"], psnr=row["psnr"], gaussians=int(ranks[:, 0].sum())
             )
         self.views, self.shares, self.last = [], [], time.perf_counter()
 
@@ -114,7 +125,7 @@ class Recorder:
         local = np.array([done[name] for name in names], np.int64)
         total = self.world.exchange.allreduce("figures", local)
         text = ", ".join(f"{count} {name}" for name, count in zip(names, total) if count)
-        self.progress.detail(text or "nothing changed")
+        log.debug("density control: %s", text or "nothing changed")
 
     def quality(self, quality, images):
         """Record held-out quality measured during the run (on the root)."""
@@ -126,3 +137,8 @@ class Recorder:
                 f"held-out PSNR {quality.psnr:.2f} dB, SSIM {quality.ssim:.4f} "
                 f"after {images} images"
             )
+
+    def close(self):
+        """Write what is left and take the progress bar down."""
+        self.series.close()
+        self.progress.close()

@@ -3,7 +3,8 @@
 import numpy as np
 
 from ..checkpoint.base import Checkpoint
-from ..checkpoint.resume import checkpoint_name, prune, save
+from ..checkpoint.resume import checkpoint_path, prune
+from ..checkpoint.save import save
 from ..evaluate.summary import versions
 
 
@@ -39,8 +40,9 @@ class Saver:
             versions=versions(),
             **self.facts,
         )
-        save(self.folder / checkpoint_name(state.images_seen), stored, world.comm)
-        prune(self.folder, self.keep, world.comm)
+        save(checkpoint_path(self.folder, state.images_seen), stored, world.comm)
+        if world.is_root:
+            prune(self.folder, self.keep)
 
     @staticmethod
     def _cells(trainer):

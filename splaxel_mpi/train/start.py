@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..checkpoint.resume import load
+from ..checkpoint.resume import load_latest
 from ..errors import UserError
 from ..partition.kdtree import build
 from ..partition.layout import Layout
@@ -54,13 +54,15 @@ def _deal(points, world):
     return positions, colors, distances[:, 0], ids[:, 0]
 
 
-def from_checkpoint(path, config, world, content_id):
-    """State, tree and checkpoint of a stored run. Collective.
+def from_checkpoint(folder, config, world, content_id):
+    """State, tree and checkpoint from the newest whole checkpoint of a folder. Collective.
 
     Rows keep their order on the rank count that wrote them; otherwise Gaussians migrate to the
     cells of the stored tree, or of a new one when the number of cells changes.
     """
-    stored = load(path, world.comm)
+    path, stored = load_latest(folder, world.comm)
+    if stored is None:
+        raise UserError(f"{folder}: no checkpoint to resume from; start without --resume")
     if stored.dataset != content_id:
         raise UserError(
             f"{path}: written for another data set than {config.data.path}; "
@@ -73,9 +75,7 @@ def from_checkpoint(path, config, world, content_id):
             f"set backend.precision={gaussians.dtype}"
         )
     count = stored.gradient_count.astype(np.int32)
-    state = State(
-        gaussians, stored.first, stored.second, stored.gradient_norm, count, None
-    )
+    state = State(gaussians, stored.first, stored.second, stored.gradient_norm, count, None)
     state.images_seen, state.step = stored.images_seen, stored.step
     tree, cells = stored.tree, config.partition.cells or world.ranks
     if tree.cells != cells:

@@ -1,13 +1,12 @@
 """What a rank has at hand: communicators, the exchange object and the backend."""
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..backends.host import HostBackend
 from ..mpi.transport import make_exchange
-from ..mpi.world import node_comm
+from ..mpi.world import cores_per_rank, node_comm
 
 
 @dataclass
@@ -38,13 +37,7 @@ class World:
 
 def make_world(config, comm):
     """World of a communicator under the settings mpi and backend. Collective."""
-    node = node_comm(comm)
-    threads = config.backend.threads or threads_per_rank(node.size)
+    threads = config.backend.threads or cores_per_rank(comm)
     backend = HostBackend(np.dtype(config.backend.precision), threads)
-    return World(comm, node, make_exchange(config.mpi.transport, backend, comm), backend)
+    return World(comm, node_comm(comm), make_exchange(config.mpi.transport, backend, comm), backend)
 
-
-def threads_per_rank(ranks_of_node):
-    """Threads that give each core of the node one, within what this process is bound to."""
-    bound = len(os.sched_getaffinity(0))
-    return max(1, min(bound, (os.cpu_count() or 1) // ranks_of_node))
