@@ -29,5 +29,5 @@ bench: env
 
 clean:
 	@rm -rf .venv build dist .pytest_cache *.egg-info splaxel_mpi/_host*.so
-	@find splaxel_mpi cuda_src tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find splaxel_mpi cuda_src tests -name __pycache__ -prune -exec rm -rf {} +
 	@echo "removed .venv and what was built; kept runs/, scenes/ and wheelhouse/"

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHED = any(key in os.environ for key in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"))
 # Seconds that a failed rank waits for the others to leave the test: what a slow rank may lag.
-PATIENCE = 10.0
+PATIENCE = 5.0
 
 if LAUNCHED:
     from mpi4py import MPI

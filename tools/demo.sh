@@ -21,5 +21,5 @@ run mpirun -n 4 splaxel-mpi train configs/city.yaml
 
 echo
 echo "Results:"
-find runs/city -maxdepth 2 \( -name summary.json -o -name '*.png' -o -name '*.ply' -o -name '*.h5' \) |
-    sort | sed 's/^/  /'
+find runs/city -maxdepth 2 -type f | sort |
+    sed -n -E '/summary\.json$|\.(png|ply|h5)$/s/^/  /p'

@@ -63,9 +63,10 @@ missing() {
 }
 
 explain_missing() {
-    local packages
+    local packages what
     packages=$(cut -d'|' -f2 <<<"$1" | tr '\n' ' ')
-    die "this machine lacks: $(cut -d'|' -f1 <<<"$1" | paste -sd';' | sed 's/;/; /g'). Get it by one of:
+    what=$(cut -d'|' -f1 <<<"$1" | paste -sd';' | sed 's/;/; /g')
+    die "this machine lacks: $what. Get it by one of:
   on a cluster    module load gcc python openmpi hdf5   (names differ: 'module avail'; the HDF5 must
                   be the parallel one; when it is not found, also: export HDF5_DIR=its folder)
   Debian, Ubuntu  sudo apt-get install ${packages% }
@@ -229,10 +230,7 @@ install_package() {
     local changed
     changed=$(find setup.py setup.cfg pyproject.toml cuda_src -type f -not -name '*.pyc' \
         -newer "$STAMPS/package" 2>/dev/null | head -n 1) || changed=first
-    if [ -e "$STAMPS/package" ] && [ -z "$changed" ] && compgen -G 'splaxel_mpi/_host*.so' >/dev/null
-    then
-        return 0
-    fi
+    if [ -z "$changed" ] && compgen -G 'splaxel_mpi/_host*.so' >/dev/null; then return 0; fi
     say "compiling the host kernels and installing splaxel_mpi"
     touch build/package.started
     quietly "splaxel_mpi did not build" "$VENV/bin/python" -m pip install -q \

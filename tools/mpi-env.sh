@@ -3,18 +3,21 @@
 
 # Open MPI refuses root, which is who runs in a container.
 if [ "$(id -u)" = 0 ]; then
-    export OMPI_ALLOW_RUN_AS_ROOT="${OMPI_ALLOW_RUN_AS_ROOT:-1}"
-    export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-1}"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
 # More ranks than cores, and waiting ranks leave their core to the others.
-export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe:-1}"
-export PRTE_MCA_rmaps_default_mapping_policy="${PRTE_MCA_rmaps_default_mapping_policy:-:oversubscribe}"
-export OMPI_MCA_mpi_yield_when_idle="${OMPI_MCA_mpi_yield_when_idle:-1}"
+: "${OMPI_MCA_rmaps_base_oversubscribe:=1}"
+: "${PRTE_MCA_rmaps_default_mapping_policy:=:oversubscribe}"
+: "${OMPI_MCA_mpi_yield_when_idle:=1}"
+export OMPI_MCA_rmaps_base_oversubscribe PRTE_MCA_rmaps_default_mapping_policy
+export OMPI_MCA_mpi_yield_when_idle
 
 # A rank has several threads: bound to one core, they would queue for it.
-export OMPI_MCA_hwloc_base_binding_policy="${OMPI_MCA_hwloc_base_binding_policy:-none}"
-export PRTE_MCA_hwloc_default_binding_policy="${PRTE_MCA_hwloc_default_binding_policy:-none}"
+: "${OMPI_MCA_hwloc_base_binding_policy:=none}"
+: "${PRTE_MCA_hwloc_default_binding_policy:=none}"
+export OMPI_MCA_hwloc_base_binding_policy PRTE_MCA_hwloc_default_binding_policy
 
 # Collective HDF5 writes are several times faster through ROMIO than through OMPIO.
-export OMPI_MCA_io="${OMPI_MCA_io:-romio321}"
+: "${OMPI_MCA_io:=romio321}"
+export OMPI_MCA_io

@@ -13,7 +13,8 @@ RANKS_LIMIT=${RANKS_LIMIT:-240}     # seconds for each run under mpirun
 MPIRUN=${MPIRUN:-mpirun}
 failed_runs=0
 
-if [ "${CI:-}" = true ]; then color=no; else color=auto; fi
+# Asked here: under mpirun every rank believes that it writes to a terminal.
+if [ -t 1 ] && [ "${CI:-}" != true ]; then color=yes; else color=no; fi
 rm -rf "$RESULTS"
 mkdir -p "$RESULTS"
 
@@ -29,8 +30,11 @@ run() {
         --junitxml="$RESULTS/$name.xml" "$@" || status=$?
     case $status in
     0 | 5) ;;
-    124 | 137) printf '=== %s: stopped after %s seconds\n' "$name" "$limit"; failed_runs=$((failed_runs + 1)) ;;
-    *) printf '=== %s: exit status %s\n' "$name" "$status"; failed_runs=$((failed_runs + 1)) ;;
+    *)
+        failed_runs=$((failed_runs + 1))
+        printf '=== %s: failed with exit status %s (124: longer than %s seconds)\n' \
+            "$name" "$status" "$limit"
+        ;;
     esac
 }
 
