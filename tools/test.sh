@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Runs all tests: serially, then on 2, 3 and 4 ranks. Arguments go to every pytest.
+#
+# The last line counts the tests of all runs; the exit status is 0 only if every run ended well.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. tools/mpi-env.sh
+. .venv/bin/activate
+
+RESULTS=build/test-results
+SERIAL_LIMIT=${SERIAL_LIMIT:-600}   # seconds for the serial run
+RANKS_LIMIT=${RANKS_LIMIT:-240}     # seconds for each run under mpirun
+MPIRUN=${MPIRUN:-mpirun}
+failed_runs=0
+
+# Asked here: under mpirun every rank believes that it writes to a terminal.
+if [ -t 1 ] && [ "${CI:-}" != true ]; then color=yes; else color=no; fi
+rm -rf "$RESULTS"
+mkdir -p "$RESULTS"
+
+# Runs pytest as $1, within $2 seconds, behind the launcher of the remaining arguments up to --.
+# Exit status 5 is "no tests": so it is while there are none with the mark mpi.
+run() {
+    local name=$1 limit=$2 status=0 launcher=()
+    shift 2
+    while [ "$1" != -- ]; do launcher+=("$1"); shift; done
+    shift
+    printf '\n=== %s ===\n' "$name"
+    timeout -k 5 "$limit" "${launcher[@]}" -m pytest -q --color="$color" \
+        --junitxml="$RESULTS/$name.xml" "$@" || status=$?
+    case $status in
+    0 | 5) ;;
+    *)
+        failed_runs=$((failed_runs + 1))
+        printf '=== %s: failed with exit status %s (124: longer than %s seconds)\n' \
+            "$name" "$status" "$limit"
+        ;;
+    esac
+}
+
+run serial "$SERIAL_LIMIT" python -- -m "not mpi and not gpu" "$@"
+for ranks in 2 3 4; do
+    # Signals do not interrupt a rank that waits inside MPI: the limit of a test needs a thread.
+    run "ranks-$ranks" "$RANKS_LIMIT" "$MPIRUN" -n "$ranks" python -m mpi4py -- \
+        --only-mpi -m "mpi and not gpu" -p no:cacheprovider --timeout-method=thread "$@"
+done
+
+echo
+python tools/count_tests.py "$RESULTS" "$failed_runs"
