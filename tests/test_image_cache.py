@@ -11,6 +11,7 @@ from splaxel_mpi.data.budget import default_budget
 from splaxel_mpi.data.dataset import load
 from splaxel_mpi.data.images import ImageCache, decode
 from splaxel_mpi.errors import UserError
+from splaxel_mpi.mpi.shared import SharedBuffer
 
 ONE = 24 * 16 * 3  # bytes of an image of the default size, a multiple of the cache's 64
 
@@ -216,3 +217,11 @@ def test_a_damaged_image_is_told_to_all_ranks(tmp_path, world):
         cache.fetch([4, 5])
     assert_pixels(scene, views, cache.fetch([4, 6]))
     cache.close()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.timeout(120)
+def test_more_shared_memory_than_the_node_has_is_refused(world):
+    """Writing beyond it would end the process with SIGBUS and no message."""
+    with pytest.raises(UserError, match="lower data.cache"):
+        SharedBuffer(world, 1 << 60)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from make_dataset import build, make, shared_data, write_binary, write_images
+from make_dataset import build, make, shared_data, write_binary
 from splaxel_mpi.data.dataset import load
 from splaxel_mpi.data.images import decode
 from splaxel_mpi.data.undistort import lens_of, undistort
