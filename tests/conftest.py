@@ -89,7 +89,7 @@ def pytest_runtest_logfinish(nodeid):
     while not arrival.Test():
         time.sleep(0.002)
         if failed_here and time.monotonic() - start > PATIENCE:
-            tell(f"failed {nodeid}, in which the other ranks still wait: aborting\n{failures[-1][3]}")
+            tell(f"failed {nodeid}, where the other ranks still wait: aborting\n{failures[-1][3]}")
             WORLD.Abort(1)
 
 

@@ -155,9 +155,10 @@ install_packages() {
     stale packages "$list" || return 0
     say "installing Python packages (about a minute)"
     # The second line is what builds h5py and this package, both without build isolation:
-    # that would compile mpi4py from source for many minutes.
+    # that would compile mpi4py from source for many minutes. Python compiles what it imports:
+    # to do it here for everything would double the time.
     # shellcheck disable=SC2086
-    pip_install --prefer-binary $list \
+    pip_install --prefer-binary --no-compile $list \
         'pip>=23' 'setuptools>=77' 'cython>=3,<4' pkgconfig
     check_mpi4py
     stamp packages "$list"

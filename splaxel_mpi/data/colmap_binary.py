@@ -7,6 +7,7 @@ import mmap
 import struct
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from splaxel_mpi.data.base import Points
 from splaxel_mpi.data.colmap_models import MODELS
@@ -23,7 +24,7 @@ TRACK_AT = POINT.itemsize - COUNT.size  # offset of the track length in a point 
 POINT2D_BYTES = 24  # x, y float64 and a point id
 TRACK_BYTES = 8  # image id and 2D point index, uint32 each
 LONGEST_NAME = 4096  # PATH_MAX of Linux
-CHUNK = 1 << 16  # point records gathered at a time: 3 MB, stays in cache
+CHUNK = 1 << 16  # point records gathered at a time: 3 MB, near the processor
 
 
 class Cursor:
@@ -132,41 +133,37 @@ def read_points(path):
     """Points of points3D.bin in file order; tracks are stepped over."""
     with Cursor(path) as cursor:
         count = cursor.count(POINT.itemsize, "header")
-        starts = _point_starts(cursor, count)
-        cursor.finish()
         positions = np.empty((count, 3))
         colors = np.empty((count, 3), np.uint8)
-        if not count:
-            return Points(positions, colors)
-        data = np.frombuffer(cursor.data, np.uint8)
-        within = np.arange(POINT.itemsize)
         for first in range(0, count, CHUNK):
-            part = slice(first, first + CHUNK)
-            records = data[starts[part, None] + within].view(POINT)[:, 0]
+            part = slice(first, min(first + CHUNK, count))
+            records = _gather(cursor.data, _point_starts(cursor, part.start, part.stop))
             positions[part] = records["xyz"]
             colors[part] = records["rgb"]
-        del data  # or the map could not be closed
+        cursor.finish()
     return Points(positions, colors)
 
 
-def _point_starts(cursor, count):
-    """Byte offset of each point record, (count,) int64. Only the track length is read here, in
-    a plain loop: records have variable length, and this is what bounds the time (10 M points
-    in seconds)."""
-    starts = np.empty(count, np.int64)
-    data, size, position = cursor.data, cursor.size, cursor.position
-    unpack, last = COUNT.unpack_from, size - POINT.itemsize
-    for number in range(count):
-        if position > last:
-            break
-        starts[number] = position
+def _gather(data, starts):
+    """Copies of the point records at the given byte offsets."""
+    windows = sliding_window_view(np.frombuffer(data, np.uint8), POINT.itemsize)
+    return windows[starts].view(POINT)[:, 0]
+
+
+def _point_starts(cursor, first, end):
+    """Byte offsets of point records first to end; moves the cursor behind them. Only the track
+    length is read here, in a plain loop: records have variable length, so this is what bounds
+    the time (a second per some million points)."""
+    starts = []
+    data, position = cursor.data, cursor.position
+    last, unpack, add = cursor.size - POINT.itemsize, COUNT.unpack_from, starts.append
+    while len(starts) < end - first and position <= last:
+        add(position)
         position += POINT.itemsize + TRACK_BYTES * unpack(data, position + TRACK_AT)[0]
-    else:
-        number = count
-    if position > size:
+    if position > cursor.size:
         problem = "its track runs past the end of the file; truncated or corrupt, copy it again"
-        cursor.fail(f"point record {number - 1}", problem)
+        cursor.fail(f"point record {first + len(starts) - 1}", problem)
     cursor.position = position
-    if number < count:
-        cursor.skip(POINT.itemsize, f"point record {number}")
-    return starts
+    if len(starts) < end - first:
+        cursor.skip(POINT.itemsize, f"point record {first + len(starts)}")
+    return np.array(starts, np.int64)

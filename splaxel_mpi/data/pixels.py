@@ -93,8 +93,8 @@ def decode(view):
     if lens:
         pixels = undistort(pixels, lens)
     if (camera.width, camera.height) != size:
-        reduced = Image.fromarray(pixels).resize((camera.width, camera.height), Image.Resampling.BOX)
-        pixels = np.asarray(reduced)
+        size = (camera.width, camera.height)
+        pixels = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
     return pixels
 
 

@@ -52,7 +52,7 @@ class Transforms(Reader):
         if points is None:
             raise UserError(
                 f"{files[0]}: no points; the initial Gaussians come from a sparse cloud: add "
-                f"ply_file_path to the JSON or put {', '.join(CLOUDS[:-1])} or {CLOUDS[-1]} beside it"
+                f"ply_file_path to the JSON or put one of {', '.join(CLOUDS)} beside it"
             )
         return Source(records, read_ply(points), points, test if len(files) == 2 else None)
 
