@@ -91,7 +91,8 @@ inline Rgb window(const Wall& w, Rgb wall, double u, double z, double bay, uint3
     Rgb frame = w.style == 3 ? Rgb{.66, .68, .70} : w.style == 2 ? Rgb{.40, .42, .44}
                                                                  : Rgb{.90, .89, .85};
     if (w.style == 1) {                     // shutters
-        double beside = cover(u, left - 0.5, left - 0.08, px) + cover(u, right + 0.08, right + 0.5, px);
+        double beside = cover(u, left - 0.5, left - 0.08, px);
+        beside += cover(u, right + 0.08, right + 0.5, px);
         wall = mix(wall, accent(w.seed + 9), 0.85 * beside * cover(z, low, high, px));
     }
     if (w.style != 3) {                     // sill and the shadow that it throws
@@ -128,10 +129,11 @@ inline Rgb ground_floor(const Wall& w, Rgb wall, double storey) {
     if (shop) {
         Rgb pane = glass(w, std::fmod(u, 1.6) / 1.6, clamp(w.z / 3.0, 0, 1), key + 40);
         double things = rough(w.u, w.z, key, 0.8, 3, px);           // goods in the window
-        pane = pane + (0.35 * things) * Rgb{1.0, 0.9, 0.7};
+        pane = pane + (0.22 * things) * Rgb{1.0, 0.9, 0.7};
         double bars = stripes(u - 0.3, 0.09, 1.6, px);
         double show = cover(u, 0.3, door - 0.3, px) * cover(w.z, 0.55, top, px);
-        colour = mix(colour, 0.8 * paint, cover(u, 0.12, size - 0.12, px) * cover(w.z, 0.0, 3.1, px));
+        double front = cover(u, 0.12, size - 0.12, px) * cover(w.z, 0.0, 3.1, px);
+        colour = mix(colour, 0.8 * paint, front);
         colour = mix(colour, pane, show * (1.0 - bars));
         double sign = cover(u, 0.2, size - 0.2, px) * cover(w.z, 2.5, 3.05, px);
         Rgb board = accent(key + 3);

@@ -10,8 +10,8 @@ Photographs are cast from geometry, never from Gaussians, so training is not tes
 
 The frame is x east, y north, z up, ground at z = 0, in metres. Every eighth view by name is a test
 view in the transforms, the rule that COLMAP data sets follow too. Poses are exact; the cloud is as
-noisy as one from half a pixel of matching error. Test and training lenses have an off-centre
-principal point. One lens is used for aerial and one for street views.
+noisy as one from half a pixel of matching error. One lens is used
+for aerial and one for street views; both have an off-centre principal point.
 """
 
 import math
@@ -25,11 +25,17 @@ from ..errors import UserError
 from .city_cameras import make_shots
 from .city_layout import make_scene
 from .city_points import Rig, find_points, join
-from .city_write import write_colmap, write_photograph, write_summary, write_transforms
+from .city_write import (
+    HOLD_OUT,
+    write_colmap,
+    write_photograph,
+    write_summary,
+    write_transforms,
+)
 
 VERSION = 1  # of what a seed gives; changes with geometry, look, cameras or cloud
 ROUNDS = 6  # times that more points are looked for before fewer are accepted
-SURPLUS = 1.7  # candidates for a point: the rest is sky, or seen by too few views
+SURPLUS = 2.0  # candidates for a point: the rest is sky, or seen by too few views
 
 
 def _check(folder, extent, views, aerial, width, height, seed, points, samples, threads):
@@ -54,8 +60,16 @@ def _check(folder, extent, views, aerial, width, height, seed, points, samples, 
     whole("threads", threads, 0, 4096)
     if math.isqrt(samples) ** 2 != samples:
         raise UserError(f"synth city: samples must be a square (1, 4, 9, 16, ...), not {samples}")
-    if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+    if os.path.lexists(folder) and not _is_empty(folder):
         raise UserError(f"synth city: {folder} exists and is not an empty folder; name a new one")
+
+
+def _is_empty(folder):
+    """Whether a path is a folder without content."""
+    try:
+        return os.path.isdir(folder) and not os.listdir(folder)
+    except OSError as error:
+        raise UserError(f"synth city: cannot read {folder}: {error.strerror}") from None
 
 
 def _prepare(folder):
@@ -134,7 +148,8 @@ def make_city(folder, extent=80.0, views=120, aerial=0.5, width=320, height=180,
     progress(done, total) is called after each photograph of this rank.
 
     The files are the same bytes for every number of ranks and threads. Returns a summary, equal on
-    all ranks: the arguments, version, blocks, half, tallest, flight (metres), train, test, points,
+    all ranks: the arguments, version, half (half the side of the blocks) and tallest, metres, pieces
+    of geometry, train, test, points found (fewer where too little is seen by several views),
     observations. Raises UserError for arguments that make no city and for a folder that cannot be
     written.
     """
@@ -153,7 +168,8 @@ def make_city(folder, extent=80.0, views=120, aerial=0.5, width=320, height=180,
     def finish():
         summary = dict(kind="splaxel_mpi synthetic city", version=VERSION, **arguments)
         summary.update(half=scene.half, tallest=scene.tallest, pieces=len(scene.bounds))
-        summary.update(test=len(range(0, views, 8)), train=views - len(range(0, views, 8)))
+        test = len(range(0, views, HOLD_OUT))
+        summary.update(test=test, train=views - test)
         summary.update(points=len(cloud.xyz), observations=int(cloud.length.sum()))
         try:
             write_colmap(os.path.join(part, "sparse", "0"), shots, cloud)
