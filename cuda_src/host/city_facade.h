@@ -68,7 +68,7 @@ inline Rgb masonry(const Wall& w) {
 }
 
 // Panes: dark rooms under a reflection that brightens upwards, curtains, blinds, some lamps.
-inline Rgb glass(const Wall& w, double fu, double fz, uint32_t key) {
+inline Rgb glass(double fu, double fz, uint32_t key) {
     double pick = fraction(scramble(key)), tone = fraction(scramble(key + 1));
     Rgb pane = mix({.17, .21, .26}, {.46, .56, .64}, clamp(0.25 * tone + 0.75 * fz * fz, 0, 1));
     pane = (0.75 + 0.5 * tone) * pane;
@@ -109,7 +109,7 @@ inline Rgb window(const Wall& w, Rgb wall, double u, double z, double bay, uint3
         bars = std::max(cover(u, middle - 0.05, middle + 0.05, px),
                         cover(z, cross - 0.05, cross + 0.05, px));
     }
-    Rgb pane = glass(w, clamp((u - left) / part, 0, 1), clamp((z - low) / m.tall, 0, 1), key);
+    Rgb pane = glass(clamp((u - left) / part, 0, 1), clamp((z - low) / m.tall, 0, 1), key);
     Rgb colour = mix(wall, frame, outer);
     return mix(colour, pane, inner * (1.0 - bars));
 }
@@ -127,7 +127,7 @@ inline Rgb ground_floor(const Wall& w, Rgb wall, double storey) {
     Rgb paint = accent(key);
     Rgb colour = wall;
     if (shop) {
-        Rgb pane = glass(w, std::fmod(u, 1.6) / 1.6, clamp(w.z / 3.0, 0, 1), key + 40);
+        Rgb pane = glass(std::fmod(u, 1.6) / 1.6, clamp(w.z / 3.0, 0, 1), key + 40);
         double things = rough(w.u, w.z, key, 0.8, 3, px);           // goods in the window
         pane = pane + (0.22 * things) * Rgb{1.0, 0.9, 0.7};
         double bars = stripes(u - 0.3, 0.09, 1.6, px);

@@ -47,8 +47,8 @@ def _check(folder, extent, views, aerial, width, height, seed, points, samples, 
         if not low <= value <= high:
             raise UserError(f"synth city: {name} must be {low} to {high}, not {value}")
 
-    if not (math.isfinite(extent) and 10.0 <= extent <= 20000.0):
-        raise UserError(f"synth city: extent must be 10 to 20000 metres, not {extent}")
+    if not (math.isfinite(extent) and 10.0 <= extent <= 10000.0):
+        raise UserError(f"synth city: extent must be 10 to 10000 metres, not {extent}")
     if not 0.0 <= aerial <= 1.0:
         raise UserError(f"synth city: aerial is a share from 0 to 1, not {aerial}")
     whole("views", views, 1, 10_000_000)
@@ -101,6 +101,19 @@ def _on_root(comm, work):
     return result
 
 
+def _on_all(comm, work):
+    """work() on every rank; when one meets a UserError, all raise it, so that none waits."""
+    problem = None
+    try:
+        work()
+    except UserError as error:
+        problem = str(error)
+    problems = [problem] if comm is None else comm.allgather(problem)
+    problem = next((text for text in problems if text is not None), None)
+    if problem is not None:
+        raise UserError(problem)
+
+
 def _photograph(scene, shots, own, images, samples, threads, progress):
     """Take this rank's photographs."""
     for done, k in enumerate(own, 1):
@@ -148,9 +161,9 @@ def make_city(folder, extent=80.0, views=120, aerial=0.5, width=320, height=180,
     progress(done, total) is called after each photograph of this rank.
 
     The files are the same bytes for every number of ranks and threads. Returns a summary, equal on
-    all ranks: the arguments, version, half (half the side of the blocks) and tallest, metres, pieces
-    of geometry, train, test, points found (fewer where too little is seen by several views),
-    observations. Raises UserError for arguments that make no city and for a folder that cannot be
+    all ranks: the arguments, version, half (of the side of the blocks) and tallest in metres,
+    pieces of geometry, train, test, points found (fewer where too little is seen by several
+    views), observations. Raises UserError for arguments that make no city and for a folder that cannot be
     written.
     """
     folder = os.fspath(folder)
@@ -162,7 +175,7 @@ def make_city(folder, extent=80.0, views=120, aerial=0.5, width=320, height=180,
     shots = make_shots(scene, views, aerial, width, height)
     rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
     own, images = range(rank, views, ranks), os.path.join(part, "images")
-    _photograph(scene, shots, own, images, samples, threads, progress)
+    _on_all(comm, lambda: _photograph(scene, shots, own, images, samples, threads, progress))
     cloud = _survey(scene, shots, own, images, points, comm, threads)
 
     def finish():

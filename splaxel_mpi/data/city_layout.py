@@ -100,6 +100,10 @@ class _Block:
         self.bounds.append((*low, *high))
         self.kinds.append((shape, material, style, self.name() if seed is None else seed))
 
+    def arrays(self):
+        """Bounds (n, 6) float64 and kinds (n, 4) int32 of the block's pieces."""
+        return np.array(self.bounds, np.float64), np.array(self.kinds, np.int32)
+
     def tree(self, x, y, scale=1.0):
         height, radius = self.uniform(4.2, 6.5) * scale, self.uniform(1.2, 1.8) * scale
         seed = self.name()
@@ -289,18 +293,18 @@ def make_scene(extent, seed):
             cx, cy = (i + shift) * PITCH, (j + shift) * PITCH
             (_park_block if block.uniform() < 0.12 else _built_block)(block, cx, cy)
             _cars(block, cx, cy)
-            blocks.append(block)
+            blocks.append(block.arrays())
     far = 1 << 30  # ring cells take keys that no block has
     for side in range(4):
         for k in range(-(count // 2), count - count // 2):
             block = _Block(seed, far + side, k)
             sign = 1 if side % 2 else -1
             _ring(block, (k + shift) * PITCH, half + LANES, side < 2, sign)
-            blocks.append(block)
+            blocks.append(block.arrays())
         block = _Block(seed, far + 4 + side, 0)
         _corner(block, 1 if side % 2 else -1, 1 if side // 2 else -1, half + LANES)
-        blocks.append(block)
-    bounds = np.array([b for block in blocks for b in block.bounds], np.float64)
-    kinds = np.array([k for block in blocks for k in block.kinds], np.int32)
+        blocks.append(block.arrays())
+    bounds = np.concatenate([bounds for bounds, _ in blocks])
+    kinds = np.concatenate([kinds for _, kinds in blocks])
     grid = _grid(bounds, kinds, half, half)
     return Scene(bounds, kinds, half, float(bounds[:, 5].max()), int(seed), grid)
