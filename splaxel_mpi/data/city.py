@@ -163,8 +163,8 @@ def make_city(folder, extent=80.0, views=120, aerial=0.5, width=320, height=180,
     The files are the same bytes for every number of ranks and threads. Returns a summary, equal on
     all ranks: the arguments, version, half (of the side of the blocks) and tallest in metres,
     pieces of geometry, train, test, points found (fewer where too little is seen by several
-    views), observations. Raises UserError for arguments that make no city and for a folder that cannot be
-    written.
+    views), observations. Raises UserError for arguments that make no city and for a folder
+    that cannot be written.
     """
     folder = os.fspath(folder)
     arguments = dict(extent=float(extent), views=views, aerial=float(aerial), width=width)
