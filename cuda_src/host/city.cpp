@@ -66,7 +66,8 @@ Rgb surface(const Scene& scene, const Hit& hit, Vec p, double px, uint32_t seed)
     bool flat = hit.normal.z > 0.5;
     switch (kind.material) {
         case FACADE:
-            return flat ? flat_roof(piece, p.x, p.y, px, own) : wall(piece, kind, p, hit.normal, px);
+            if (flat) return flat_roof(piece, p.x, p.y, px, own);
+            return wall(piece, kind, p, hit.normal, px);
         case SLAB: return paving(piece, p.x, p.y, px, own);
         case PARK: return park(piece, p.x, p.y, px, own);
         case FOLIAGE: return foliage(p, hit.normal, px, own);

@@ -68,7 +68,7 @@ inline Rgb masonry(const Wall& w) {
 }
 
 // Panes: dark rooms under a reflection that brightens upwards, curtains, blinds, some lamps.
-inline Rgb glass(const Wall& w, double fu, double fz, uint32_t key) {
+inline Rgb glass(double fu, double fz, uint32_t key) {
     double pick = fraction(scramble(key)), tone = fraction(scramble(key + 1));
     Rgb pane = mix({.17, .21, .26}, {.46, .56, .64}, clamp(0.25 * tone + 0.75 * fz * fz, 0, 1));
     pane = (0.75 + 0.5 * tone) * pane;
@@ -91,7 +91,8 @@ inline Rgb window(const Wall& w, Rgb wall, double u, double z, double bay, uint3
     Rgb frame = w.style == 3 ? Rgb{.66, .68, .70} : w.style == 2 ? Rgb{.40, .42, .44}
                                                                  : Rgb{.90, .89, .85};
     if (w.style == 1) {                     // shutters
-        double beside = cover(u, left - 0.5, left - 0.08, px) + cover(u, right + 0.08, right + 0.5, px);
+        double beside = cover(u, left - 0.5, left - 0.08, px);
+        beside += cover(u, right + 0.08, right + 0.5, px);
         wall = mix(wall, accent(w.seed + 9), 0.85 * beside * cover(z, low, high, px));
     }
     if (w.style != 3) {                     // sill and the shadow that it throws
@@ -108,7 +109,7 @@ inline Rgb window(const Wall& w, Rgb wall, double u, double z, double bay, uint3
         bars = std::max(cover(u, middle - 0.05, middle + 0.05, px),
                         cover(z, cross - 0.05, cross + 0.05, px));
     }
-    Rgb pane = glass(w, clamp((u - left) / part, 0, 1), clamp((z - low) / m.tall, 0, 1), key);
+    Rgb pane = glass(clamp((u - left) / part, 0, 1), clamp((z - low) / m.tall, 0, 1), key);
     Rgb colour = mix(wall, frame, outer);
     return mix(colour, pane, inner * (1.0 - bars));
 }
@@ -126,12 +127,13 @@ inline Rgb ground_floor(const Wall& w, Rgb wall, double storey) {
     Rgb paint = accent(key);
     Rgb colour = wall;
     if (shop) {
-        Rgb pane = glass(w, std::fmod(u, 1.6) / 1.6, clamp(w.z / 3.0, 0, 1), key + 40);
+        Rgb pane = glass(std::fmod(u, 1.6) / 1.6, clamp(w.z / 3.0, 0, 1), key + 40);
         double things = rough(w.u, w.z, key, 0.8, 3, px);           // goods in the window
-        pane = pane + (0.35 * things) * Rgb{1.0, 0.9, 0.7};
+        pane = pane + (0.22 * things) * Rgb{1.0, 0.9, 0.7};
         double bars = stripes(u - 0.3, 0.09, 1.6, px);
         double show = cover(u, 0.3, door - 0.3, px) * cover(w.z, 0.55, top, px);
-        colour = mix(colour, 0.8 * paint, cover(u, 0.12, size - 0.12, px) * cover(w.z, 0.0, 3.1, px));
+        double front = cover(u, 0.12, size - 0.12, px) * cover(w.z, 0.0, 3.1, px);
+        colour = mix(colour, 0.8 * paint, front);
         colour = mix(colour, pane, show * (1.0 - bars));
         double sign = cover(u, 0.2, size - 0.2, px) * cover(w.z, 2.5, 3.05, px);
         Rgb board = accent(key + 3);

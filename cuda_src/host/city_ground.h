@@ -14,7 +14,8 @@ inline Rgb asphalt(double x, double y, double px, uint32_t seed) {
     double cx = (double)whole(x / 7.0), cy = (double)whole(y / 7.0);
     uint32_t key = hash((uint32_t)(int64_t)cx, (uint32_t)(int64_t)cy, seed + 3);
     if (fraction(key) < 0.4) {
-        double a = 0.5 + 2.5 * fraction(scramble(key + 1)), b = 0.5 + 2.5 * fraction(scramble(key + 2));
+        double a = 0.5 + 2.5 * fraction(scramble(key + 1));
+        double b = 0.5 + 2.5 * fraction(scramble(key + 2));
         double fx = x - 7.0 * cx, fy = y - 7.0 * cy;
         tone -= 0.22 * cover(fx, a, a + 2.8, px) * cover(fy, b, b + 2.2, px);
     }
@@ -79,7 +80,8 @@ inline Rgb park(const Piece& piece, double x, double y, double px, uint32_t seed
     double edge = std::min(std::min(x - piece.low[0], piece.high[0] - x),
                            std::min(y - piece.low[1], piece.high[1] - y));
     if (edge < WALK) return paving(piece, x, y, px, seed);
-    double a = x - 0.5 * (piece.low[0] + piece.high[0]), b = y - 0.5 * (piece.low[1] + piece.high[1]);
+    double a = x - 0.5 * (piece.low[0] + piece.high[0]);
+    double b = y - 0.5 * (piece.low[1] + piece.high[1]);
     double r = std::sqrt(a * a + b * b);
     double path = std::min(1.0, cover(a - b, -1.2, 1.2, px) + cover(a + b, -1.2, 1.2, px) +
                                     cover(r, 0.0, 4.0, px));

@@ -51,7 +51,7 @@ struct Scene {
     int64_t columns, rows;
     double pitch, line, half;               // street spacing, x of one street, half the city's side
     double reach;                           // how far `near` lists look beyond a cell
-    const int64_t* start;                   // (cells + 1) ranges of items: pieces that touch the cell
+    const int64_t* start;                   // (cells + 1) ranges of items that touch the cell
     const int32_t* item;
     const int64_t* near_start;              // the same for pieces within `reach` of the cell
     const int32_t* near_item;

@@ -41,11 +41,12 @@ void make_records(const T* data, int64_t n, Record<T>* records, int threads) {
         const T* s = data + i * SPLAT_COLUMNS;
         Record<T>& r = records[i];
         r.u = s[0], r.v = s[1];
-        spx::scale_conic(s[2], s[3], s[4], r.a, r.b, r.c);
+        const spx::Conic<T> conic = spx::make_conic(s[2], s[3], s[4]);
+        r.a = conic.a, r.tilt = conic.tilt, r.c = conic.c;
         r.opacity = s[5], r.red = s[6], r.green = s[7], r.blue = s[8], r.depth = s[9];
-        const auto e = spx::make_ellipse(s, std::numeric_limits<T>::epsilon());
-        r.slope = e.slope, r.chord = e.chord, r.reach = e.reach;
-        r.inverse = e.inverse, r.summit = e.summit, r.margin = e.margin;
+        const auto e = spx::make_ellipse(s, conic, std::numeric_limits<T>::epsilon());
+        r.chord = e.chord, r.inverse = e.inverse, r.reach = e.reach;
+        r.summit = e.summit, r.margin = e.margin, r.unused = 0;
     }
 }
 

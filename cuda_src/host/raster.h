@@ -16,9 +16,10 @@ constexpr int SUMS = 9;            // SPLAT_SUMS of blend.cuh
 template <class T>
 struct Record {
     T u, v;
-    T a, b, c;  // scale_conic
+    T a, tilt, c;  // Conic of alpha.cuh
     T opacity, red, green, blue, depth;
-    T slope, chord, reach, inverse, summit, margin;  // Ellipse
+    T chord, inverse, reach, summit, margin;  // Ellipse of alpha.cuh
+    T unused;
 };
 
 // One call of rasterize or rasterize_backward. Pixels of `intervals` and `last` are in the order

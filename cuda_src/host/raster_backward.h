@@ -46,7 +46,7 @@ inline void backward_vector(const Brush<T>& s, typename Layout<T>::Real depth,
     typedef typename Layout<T>::Real F;
     typedef typename Layout<T>::Mask Mask;
     const F dx = p.x - s.u, dy = p.y - s.v, most = constant<F>(ALPHA_MOST);
-    const F distance = scaled_distance(dx, dy, s.a, s.b, s.c);
+    const F distance = scaled_distance(dx, dy, s.conic);
     const F raw = raw_alpha(distance, s.opacity);
     Mask drawn = at_least(distance, constant<F>(0)) & at_least(raw, constant<F>(ALPHA_LEAST)) &
                  at_least(p.last, at);

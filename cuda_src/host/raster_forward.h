@@ -60,7 +60,7 @@ inline typename Layout<T>::Mask forward_vector(const Brush<T>& s, typename Layou
                                                ForwardPixels<T>& p) {
     typedef typename Layout<T>::Real F;
     typedef typename Layout<T>::Mask Mask;
-    const F distance = scaled_distance(p.x - s.u, p.y - s.v, s.a, s.b, s.c);
+    const F distance = scaled_distance(p.x - s.u, p.y - s.v, s.conic);
     const F raw = raw_alpha(distance, s.opacity);
     Mask drawn = at_least(distance, constant<F>(0)) & at_least(raw, constant<F>(ALPHA_LEAST)) &
                  at_least(p.t, stop);

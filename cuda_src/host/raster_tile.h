@@ -58,8 +58,8 @@ inline uint32_t unit_mask(const Record<T>& s, T x, T y) {
     typedef typename L::Real F;
     constexpr int stacked = L::width < L::bands ? L::width : L::bands;  // bands in a register
     constexpr int columns = L::width / stacked;                         // fours of columns
-    const Ellipse<F> ellipse = {constant<F>(s.slope),   constant<F>(s.chord),
-                                constant<F>(s.reach),   constant<F>(s.inverse),
+    const Ellipse<F> ellipse = {constant<F>(s.tilt),   constant<F>(s.chord),
+                                constant<F>(s.inverse), constant<F>(s.reach),
                                 constant<F>(s.summit), constant<F>(s.margin)};
     const F rows = lane_index<T>(1, stacked) * constant<F>(T(L::unit_rows));
     const F starts = lane_index<T>(stacked, 4) * constant<F>(T(4));
@@ -83,11 +83,13 @@ inline uint32_t unit_mask(const Record<T>& s, T x, T y) {
 template <class T>
 struct Brush {
     typedef typename Lanes<T>::Real F;
-    F u, v, a, b, c, opacity, red, green, blue;
+    F u, v;
+    Conic<F> conic;
+    F opacity, red, green, blue;
 
     explicit Brush(const Record<T>& s)
-        : u(constant<F>(s.u)), v(constant<F>(s.v)), a(constant<F>(s.a)), b(constant<F>(s.b)),
-          c(constant<F>(s.c)), opacity(constant<F>(s.opacity)), red(constant<F>(s.red)),
+        : u(constant<F>(s.u)), v(constant<F>(s.v)),
+          conic{constant<F>(s.a), constant<F>(s.tilt), constant<F>(s.c)}, opacity(constant<F>(s.opacity)), red(constant<F>(s.red)),
           green(constant<F>(s.green)), blue(constant<F>(s.blue)) {}
 };
 

@@ -150,7 +150,9 @@ template <class T>
 void touch_tiles(const Lists<T>& lists, const T* splat, int32_t item, const uint8_t* mask,
                  std::vector<Touch>& out) {
     const Cell<T>& cell = lists.cell;
-    const spx::Ellipse<T> ellipse = spx::make_ellipse(splat, std::numeric_limits<T>::epsilon());
+    const spx::Conic<T> conic = spx::make_conic(splat[2], splat[3], splat[4]);
+    const spx::Ellipse<T> ellipse =
+        spx::make_ellipse(splat, conic, std::numeric_limits<T>::epsilon());
     const T u = splat[0], v = splat[1], depth = splat[9];
     const T half = ellipse.reach + ellipse.margin;
     int top, bottom, first, last;

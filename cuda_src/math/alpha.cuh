@@ -68,18 +68,28 @@ SPX_HD float power_of_two(float x) { return exp2f(x); }
 SPX_HD double power_of_two(double x) { return exp2(x); }
 #endif
 
-// Conic in the units of power_of_two: q log2(e) = (a dx + b dy) dx + c dy^2.
+// A conic as the kernels evaluate it: q log2(e) = a (dx + tilt dy)^2 + c dy^2. The terms of the
+// plain form grow with the square of the distance and cancel on a long thin splat (0.06 in q at
+// 900 pixels in float); here the cancellation comes before the square.
+template <class F>
+struct Conic {
+    F a, tilt, c;
+};
+
 template <class T>
-SPX_HD void scale_conic(T A, T B, T C, T& a, T& b, T& c) {
-    a = T(0.5 * LOG2_E) * A;
-    b = T(LOG2_E) * B;
-    c = T(0.5 * LOG2_E) * C;
+SPX_HD Conic<T> make_conic(T A, T B, T C) {
+    Conic<T> conic;
+    conic.a = T(0.5 * LOG2_E) * A;
+    conic.tilt = B / A;
+    conic.c = T(0.5 * LOG2_E * (double(C) - double(B) * double(B) / double(A)));
+    return conic;
 }
 
-// q log2(e), conic as scale_conic gives it.
+// q log2(e).
 template <class F>
-SPX_HD F scaled_distance(F dx, F dy, F a, F b, F c) {
-    return multiply_add(multiply_add(a, dx, b * dy), dx, (c * dy) * dy);
+SPX_HD F scaled_distance(F dx, F dy, const Conic<F>& conic) {
+    const F across = multiply_add(conic.tilt, dy, dx);
+    return multiply_add(conic.a * across, across, (conic.c * dy) * dy);
 }
 
 // opacity exp(-q) before the clamp.
@@ -89,34 +99,32 @@ SPX_HD F raw_alpha(F distance, F opacity) {
 }
 
 // The part of the screen where a splat may be drawn, relative to its mean:
-// |dx - slope dy| <= chord sqrt(1 - (dy / reach)^2). Everything is widened by `margin`, so that
-// no rounding loses a pixel whose computed alpha is at least 1/255.
+// |dx + tilt dy| <= chord sqrt(1 - (inverse dy)^2), |dy| <= reach. Everything is widened by
+// `margin`, so that no rounding loses a pixel whose computed alpha is at least 1/255.
 template <class F>
 struct Ellipse {
-    F slope;    // -B / A, tilt of the line through the midpoints of its rows
+    F tilt;     // of the line through the midpoints of its rows
     F chord;    // half-width of the row through the mean
-    F reach;    // half-height
-    F inverse;  // 1 / reach
+    F inverse;  // 1 / half-height
+    F reach;    // half-height of its box
     F summit;   // dy of its rightmost point, that of the leftmost is the opposite
     F margin;   // pixels
 };
 
-// extent_x, extent_y: half-extents of its box (data columns 10 and 11); epsilon: of T.
+// splat: a row of Splats.data; epsilon: rounding unit of T.
 template <class T>
-SPX_HD Ellipse<T> make_ellipse(const T* splat, T epsilon) {
-    const T u = splat[0], v = splat[1], A = splat[2], B = splat[3], C = splat[4];
-    const T width = splat[10], height = splat[11];
-    // The terms of q cancel on a long thin splat; this bounds what their rounding may do to q.
-    const T cross = B < 0 ? -B : B;
-    const T terms = T(0.5) * (A * width * width + C * height * height) + cross * width * height;
-    const T level = log(T(255) * splat[5]) * T(1.0001) + T(1e-4) + T(4) * epsilon * terms;
+SPX_HD Ellipse<T> make_ellipse(const T* splat, const Conic<T>& conic, T epsilon) {
+    const T u = splat[0], v = splat[1], width = splat[10], height = splat[11];
+    const T level = (log(T(255) * splat[5]) * T(1.0001) + T(1e-4)) * T(LOG2_E);
     Ellipse<T> e;
-    e.slope = -B / A;
-    e.chord = root(T(2) * level / A);
+    e.tilt = conic.tilt;
+    e.chord = root(level / conic.a);
+    // c has lost its digits, or its sign, when the half-height exceeds the box by far
+    e.inverse = maximum(root(maximum(conic.c, T(0)) / level), T(1e-3) / height);
     e.reach = height;
-    e.inverse = T(1) / height;
-    const T tilt = e.slope * height / e.chord;
-    e.summit = height * tilt / root(T(1) + tilt * tilt);
+    const T steep = e.inverse * e.chord;
+    const T summit = -e.tilt / (e.inverse * root(steep * steep + e.tilt * e.tilt));
+    e.summit = minimum(maximum(summit, -height), height);
     const T far = (u < 0 ? -u : u) + (v < 0 ? -v : v) + width + height;
     e.margin = T(2e-3) + T(8) * epsilon * far;
     return e;
@@ -131,8 +139,8 @@ SPX_HD auto ellipse_span(const Ellipse<F>& e, F low, F high, F& left, F& right)
     const F at_right = minimum(maximum(e.summit, low), high);
     const F at_left = minimum(maximum(-e.summit, low), high);
     const F r = at_right * e.inverse, l = at_left * e.inverse;
-    right = multiply_add(e.slope, at_right, e.chord * root(maximum(one - r * r, zero))) + e.margin;
-    left = multiply_add(e.slope, at_left, -e.chord * root(maximum(one - l * l, zero))) - e.margin;
+    right = e.margin - multiply_add(e.tilt, at_right, -e.chord * root(maximum(one - r * r, zero)));
+    left = -e.margin - multiply_add(e.tilt, at_left, e.chord * root(maximum(one - l * l, zero)));
     return at_least(e.reach + e.margin, low) & at_least(high, -e.reach - e.margin);
 }
 

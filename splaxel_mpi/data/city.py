@@ -10,8 +10,8 @@ Photographs are cast from geometry, never from Gaussians, so training is not tes
 
 The frame is x east, y north, z up, ground at z = 0, in metres. Every eighth view by name is a test
 view in the transforms, the rule that COLMAP data sets follow too. Poses are exact; the cloud is as
-noisy as one from half a pixel of matching error. Test and training lenses have an off-centre
-principal point. One lens is used for aerial and one for street views.
+noisy as one from half a pixel of matching error. One lens is used
+for aerial and one for street views; both have an off-centre principal point.
 """
 
 import math
@@ -25,11 +25,17 @@ from ..errors import UserError
 from .city_cameras import make_shots
 from .city_layout import make_scene
 from .city_points import Rig, find_points, join
-from .city_write import write_colmap, write_photograph, write_summary, write_transforms
+from .city_write import (
+    HOLD_OUT,
+    write_colmap,
+    write_photograph,
+    write_summary,
+    write_transforms,
+)
 
 VERSION = 1  # of what a seed gives; changes with geometry, look, cameras or cloud
 ROUNDS = 6  # times that more points are looked for before fewer are accepted
-SURPLUS = 1.7  # candidates for a point: the rest is sky, or seen by too few views
+SURPLUS = 2.0  # candidates for a point: the rest is sky, or seen by too few views
 
 
 def _check(folder, extent, views, aerial, width, height, seed, points, samples, threads):
@@ -41,8 +47,8 @@ def _check(folder, extent, views, aerial, width, height, seed, points, samples, 
         if not low <= value <= high:
             raise UserError(f"synth city: {name} must be {low} to {high}, not {value}")
 
-    if not (math.isfinite(extent) and 10.0 <= extent <= 20000.0):
-        raise UserError(f"synth city: extent must be 10 to 20000 metres, not {extent}")
+    if not (math.isfinite(extent) and 10.0 <= extent <= 10000.0):
+        raise UserError(f"synth city: extent must be 10 to 10000 metres, not {extent}")
     if not 0.0 <= aerial <= 1.0:
         raise UserError(f"synth city: aerial is a share from 0 to 1, not {aerial}")
     whole("views", views, 1, 10_000_000)
@@ -54,8 +60,16 @@ def _check(folder, extent, views, aerial, width, height, seed, points, samples, 
     whole("threads", threads, 0, 4096)
     if math.isqrt(samples) ** 2 != samples:
         raise UserError(f"synth city: samples must be a square (1, 4, 9, 16, ...), not {samples}")
-    if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+    if os.path.lexists(folder) and not _is_empty(folder):
         raise UserError(f"synth city: {folder} exists and is not an empty folder; name a new one")
+
+
+def _is_empty(folder):
+    """Whether a path is a folder without content."""
+    try:
+        return os.path.isdir(folder) and not os.listdir(folder)
+    except OSError as error:
+        raise UserError(f"synth city: cannot read {folder}: {error.strerror}") from None
 
 
 def _prepare(folder):
@@ -85,6 +99,19 @@ def _on_root(comm, work):
     if problem is not None:
         raise UserError(problem)
     return result
+
+
+def _on_all(comm, work):
+    """work() on every rank; when one meets a UserError, all raise it, so that none waits."""
+    problem = None
+    try:
+        work()
+    except UserError as error:
+        problem = str(error)
+    problems = [problem] if comm is None else comm.allgather(problem)
+    problem = next((text for text in problems if text is not None), None)
+    if problem is not None:
+        raise UserError(problem)
 
 
 def _photograph(scene, shots, own, images, samples, threads, progress):
@@ -134,9 +161,10 @@ def make_city(folder, extent=80.0, views=120, aerial=0.5, width=320, height=180,
     progress(done, total) is called after each photograph of this rank.
 
     The files are the same bytes for every number of ranks and threads. Returns a summary, equal on
-    all ranks: the arguments, version, blocks, half, tallest, flight (metres), train, test, points,
-    observations. Raises UserError for arguments that make no city and for a folder that cannot be
-    written.
+    all ranks: the arguments, version, half (of the side of the blocks) and tallest in metres,
+    pieces of geometry, train, test, points found (fewer where too little is seen by several
+    views), observations. Raises UserError for arguments that make no city and for a folder
+    that cannot be written.
     """
     folder = os.fspath(folder)
     arguments = dict(extent=float(extent), views=views, aerial=float(aerial), width=width)
@@ -147,13 +175,14 @@ def make_city(folder, extent=80.0, views=120, aerial=0.5, width=320, height=180,
     shots = make_shots(scene, views, aerial, width, height)
     rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
     own, images = range(rank, views, ranks), os.path.join(part, "images")
-    _photograph(scene, shots, own, images, samples, threads, progress)
+    _on_all(comm, lambda: _photograph(scene, shots, own, images, samples, threads, progress))
     cloud = _survey(scene, shots, own, images, points, comm, threads)
 
     def finish():
         summary = dict(kind="splaxel_mpi synthetic city", version=VERSION, **arguments)
         summary.update(half=scene.half, tallest=scene.tallest, pieces=len(scene.bounds))
-        summary.update(test=len(range(0, views, 8)), train=views - len(range(0, views, 8)))
+        test = len(range(0, views, HOLD_OUT))
+        summary.update(test=test, train=views - test)
         summary.update(points=len(cloud.xyz), observations=int(cloud.length.sum()))
         try:
             write_colmap(os.path.join(part, "sparse", "0"), shots, cloud)

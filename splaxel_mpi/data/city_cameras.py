@@ -14,8 +14,9 @@ from .city_layout import PITCH
 
 AERIAL_FIELD = 60.0  # degrees across the longer side of the image
 STREET_FIELD = 75.0
-STREET_STEP = 3.5  # metres between street views, where there are enough of them
+STREET_STEP = 3.0  # metres between street views, where there are enough of them
 PERIOD = 7  # views until headings repeat
+SWEEP = 38.0  # degrees to each side of a street: neighbours share half a picture or more
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _flight(scene, count, draws):
     lines = max(1, int(round(np.sqrt(count))))
     line, along, _ = _serpentine(count, lines)
     height = max(1.4 * scene.tallest, 36.0)
-    reach = 0.95 * scene.half
+    reach = 0.8 * scene.half  # the border is seen from inside, so several views share it
     eye = np.empty((count, 3))
     eye[:, 0] = reach * (2 * along - 1)
     eye[:, 1] = reach * (2 * (line + 0.5) / lines - 1)
@@ -69,7 +70,7 @@ def _flight(scene, count, draws):
     target = np.zeros((count, 3))
     target[:, 0] = eye[:, 0] + tilt * np.cos(turn)
     target[:, 1] = eye[:, 1] + tilt * np.sin(turn)
-    target[:, :2] = np.clip(target[:, :2], -0.85 * scene.half, 0.85 * scene.half)
+    target[:, :2] = np.clip(target[:, :2], -0.75 * scene.half, 0.75 * scene.half)
     return eye, target - eye
 
 
@@ -78,12 +79,13 @@ def _walk(scene, count, draws):
     ahead to across the street on both sides."""
     length = 2 * scene.half
     blocks = int(round(length / PITCH))
-    middles = sorted((-scene.half + k * PITCH for k in range(blocks + 1)), key=lambda v: (abs(v), v))
+    middles = [-scene.half + k * PITCH for k in range(blocks + 1)]
+    middles.sort(key=lambda middle: (abs(middle), middle))
     streets = [(axis, middle) for middle in middles for axis in (0, 1)]
     lines = int(np.clip(round(count * STREET_STEP / length), min(2, count), len(streets)))
     line, along, sense = _serpentine(count, max(1, lines))
     step = np.arange(count)
-    sweep = np.deg2rad(55.0) * np.sin(2 * np.pi * step / PERIOD) + 0.1 * (draws[:, 3] - 0.5)
+    sweep = np.deg2rad(SWEEP) * np.sin(2 * np.pi * step / PERIOD) + 0.1 * (draws[:, 3] - 0.5)
     eye, gaze = np.empty((count, 3)), np.empty((count, 3))
     for k in range(count):
         axis, middle = streets[line[k]]

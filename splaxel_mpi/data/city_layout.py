@@ -6,6 +6,7 @@ that a view from a street always ends at something built. What stands in a block
 seed and on the block's index alone, so a larger extent adds blocks and changes none.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,10 +56,9 @@ class Scene:
         samples: rays a pixel, a square number; threads: 0 takes all.
         """
         out = np.empty((camera.height, camera.width, 3), np.float32)
-        side = int(round(samples**0.5))
         call(
-            "city_render", *self.arguments(), camera.packed(), camera.width, camera.height, side,
-            self.seed & 0x7FFFFFFF, threads, out,
+            "city_render", *self.arguments(), camera.packed(), camera.width, camera.height,
+            math.isqrt(samples), self.seed & 0x7FFFFFFF, threads, out,
         )  # fmt: skip
         return out
 
@@ -73,7 +73,8 @@ class Scene:
         count = len(directions)
         t, piece = np.empty(count), np.empty(count, np.int64)
         normals = np.empty((count, 3))
-        call("city_trace", *self.arguments(), count, origins, directions, threads, t, piece, normals)
+        rays = (count, origins, directions, threads, t, piece, normals)
+        call("city_trace", *self.arguments(), *rays)
         return t, piece, normals
 
 
@@ -99,6 +100,10 @@ class _Block:
         self.bounds.append((*low, *high))
         self.kinds.append((shape, material, style, self.name() if seed is None else seed))
 
+    def arrays(self):
+        """Bounds (n, 6) float64 and kinds (n, 4) int32 of the block's pieces."""
+        return np.array(self.bounds, np.float64), np.array(self.kinds, np.int32)
+
     def tree(self, x, y, scale=1.0):
         height, radius = self.uniform(4.2, 6.5) * scale, self.uniform(1.2, 1.8) * scale
         seed = self.name()
@@ -111,14 +116,18 @@ class _Block:
             low = (cx - r, cy - r, cz - 0.9 * r)
             self.add(ELLIPSOID, FOLIAGE, low, (cx + r, cy + r, cz + 0.9 * r), seed=seed)
 
-    def roof(self, x0, y0, x1, y1, z, style, seed):
-        """Parapet, and machines on the roof."""
+    def parapet(self, x0, y0, x1, y1, z, style, seed):
+        """A low wall along the edge of a flat roof."""
         rim, high = 0.35, 0.7
         for low, up in (
             ((x0, y0), (x1, y0 + rim)), ((x0, y1 - rim), (x1, y1)),
             ((x0, y0 + rim), (x0 + rim, y1 - rim)), ((x1 - rim, y0 + rim), (x1, y1 - rim)),
         ):  # fmt: skip
             self.add(BOX, PARAPET, (*low, z), (*up, z + high), style, seed)
+
+    def roof(self, x0, y0, x1, y1, z, style, seed):
+        """Parapet, and machines on the roof."""
+        self.parapet(x0, y0, x1, y1, z, style, seed)
         if min(x1 - x0, y1 - y0) < 5.0:
             return
         for k in range(1 + self.choose(4)):
@@ -141,11 +150,7 @@ class _Block:
         if not steps:
             self.roof(x0, y0, x1, y1, first, style, seed)
             return
-        for low, up in (
-            ((x0, y0), (x1, y0 + 0.35)), ((x0, y1 - 0.35), (x1, y1)),
-            ((x0, y0 + 0.35), (x0 + 0.35, y1 - 0.35)), ((x1 - 0.35, y0 + 0.35), (x1, y1 - 0.35)),
-        ):  # fmt: skip
-            self.add(BOX, PARAPET, (*low, first), (*up, first + 0.7), style, seed)
+        self.parapet(x0, y0, x1, y1, first, style, seed)
         x0, y0, x1, y1 = x0 + back, y0 + back, x1 - back, y1 - back
         self.add(BOX, FACADE, (x0, y0, first), (x1, y1, height), style, seed)
         self.roof(x0, y0, x1, y1, height, style, seed)
@@ -288,18 +293,18 @@ def make_scene(extent, seed):
             cx, cy = (i + shift) * PITCH, (j + shift) * PITCH
             (_park_block if block.uniform() < 0.12 else _built_block)(block, cx, cy)
             _cars(block, cx, cy)
-            blocks.append(block)
+            blocks.append(block.arrays())
     far = 1 << 30  # ring cells take keys that no block has
     for side in range(4):
         for k in range(-(count // 2), count - count // 2):
             block = _Block(seed, far + side, k)
             sign = 1 if side % 2 else -1
             _ring(block, (k + shift) * PITCH, half + LANES, side < 2, sign)
-            blocks.append(block)
+            blocks.append(block.arrays())
         block = _Block(seed, far + 4 + side, 0)
         _corner(block, 1 if side % 2 else -1, 1 if side // 2 else -1, half + LANES)
-        blocks.append(block)
-    bounds = np.array([b for block in blocks for b in block.bounds], np.float64)
-    kinds = np.array([k for block in blocks for k in block.kinds], np.int32)
+        blocks.append(block.arrays())
+    bounds = np.concatenate([bounds for bounds, _ in blocks])
+    kinds = np.concatenate([kinds for _, kinds in blocks])
     grid = _grid(bounds, kinds, half, half)
     return Scene(bounds, kinds, half, float(bounds[:, 5].max()), int(seed), grid)

@@ -50,7 +50,8 @@ def write_colmap(folder, shots, cloud):
     lenses = {shot.lens: shot.camera for shot in shots}
     cameras = [struct.pack("<Q", len(lenses))]
     for lens, c in sorted(lenses.items()):
-        cameras.append(struct.pack("<iiQQ4d", lens, PINHOLE, c.width, c.height, c.fx, c.fy, c.cx, c.cy))
+        size = (c.width, c.height)
+        cameras.append(struct.pack("<iiQQ4d", lens, PINHOLE, *size, c.fx, c.fy, c.cx, c.cy))
     write_bytes(os.path.join(folder, "cameras.bin"), b"".join(cameras))
 
     owner = np.repeat(np.arange(len(cloud.xyz)), cloud.length)
