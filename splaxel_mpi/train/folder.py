@@ -24,7 +24,8 @@ def _make(folder, resume):
     try:
         if not resume and folder.exists() and any(folder.iterdir()):
             os.rename(folder, _aside(folder))
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        for part in ("checkpoints", "pictures"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror})") from error
 
