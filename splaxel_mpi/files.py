@@ -4,8 +4,23 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 
 from splaxel_mpi.errors import UserError
+
+# Really allocated for a moment, to meet a quota before HDF5 does: more than all metadata, and
+# little enough where the C library must emulate the call by writing.
+PROBE_BYTES = 8 << 20
+# What h5py raises on a file whose inside contradicts itself.
+HDF5_DAMAGE = (
+    OSError,
+    KeyError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    OverflowError,
+    AttributeError,
+)
 
 
 class Alone:
@@ -52,6 +67,13 @@ def temporary_name(path):
     return os.path.join(folder, f".{name}.{secrets.token_hex(4)}.partial")
 
 
+def partial_name(path):
+    """The hidden name under which a large or often written file grows. It is fixed, so the next
+    attempt after a kill overwrites what the killed one left; one job at a time may use it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(folder, f".{name}.partial")
+
+
 @contextlib.contextmanager
 def atomic_write(path, text=False):
     """Context manager: a new file that takes the name ``path`` when the block ends.
@@ -96,6 +118,35 @@ def write_json(path, value):
     Raises ValueError for NaN and infinities, which JSON has no word for.
     """
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def probe_space(path, needed):
+    """Raise OSError where a file of that many bytes finds no room; leaves an empty file.
+
+    HDF5 1.10 crashes when it closes a file whose metadata finds no room, so one looks before.
+    """
+    free = shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free
+    if free < needed:
+        raise OSError(0, f"needs {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB are free")
+    with open(path, "wb") as file:
+        os.ftruncate(file.fileno(), needed)  # limits of file size
+        os.ftruncate(file.fileno(), 0)
+        os.posix_fallocate(file.fileno(), 0, PROBE_BYTES)  # quotas
+        os.ftruncate(file.fileno(), 0)
+
+
+def open_hdf5(path):
+    """Open an HDF5 file that nobody writes to any more, to read.
+
+    Without file locks where h5py can switch them off: some parallel file systems have none, and a
+    finished file is only ever replaced, not changed.
+    """
+    import h5py  # loads MPI's library where h5py has it, so not when this module is imported
+
+    try:
+        return h5py.File(path, "r", locking=False)
+    except (ValueError, TypeError):  # this HDF5 or h5py cannot switch locks off
+        return h5py.File(path, "r")
 
 
 def raise_together(comm, message):

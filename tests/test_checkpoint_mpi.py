@@ -74,8 +74,8 @@ def test_both_writers_fill_the_same_bytes(comm, folder, counts, monkeypatch):
     assert "gaussians/means" in first and first == second
 
 
-@pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("counts", ["one empty", "none"])
+@pytest.mark.parametrize("size", [1, 2, 3])
 def test_another_rank_count_reads_the_same_union(comm, folder, size, counts):
     if size >= comm.size:
         pytest.skip("needs more ranks")

@@ -8,11 +8,9 @@ import numpy as np
 from splaxel_mpi.checkpoint.base import FORMAT_VERSION, Checkpoint
 from splaxel_mpi.checkpoint.schema import FORMAT, block_starts, checksum
 from splaxel_mpi.errors import UserError
+from splaxel_mpi.files import HDF5_DAMAGE, open_hdf5
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS, Gaussians
-
-# What h5py raises on a file whose inside contradicts itself.
-DAMAGE = (OSError, KeyError, ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 
 
 class Reader:
@@ -27,7 +25,7 @@ class Reader:
         if not os.path.isfile(self.path):
             raise UserError(f"{self.path}: no such checkpoint; name an existing file")
         with self.damage():
-            self.file = open_to_read(self.path)
+            self.file = open_hdf5(self.path)
         try:
             with self.damage():
                 self.check_format()
@@ -47,7 +45,7 @@ class Reader:
         """Turn h5py's many exceptions into one line."""
         try:
             yield
-        except DAMAGE as error:
+        except HDF5_DAMAGE as error:
             reason = str(error).strip().split("\n")[0]
             raise self.broken(f"not a readable checkpoint ({reason})") from error
 
@@ -258,17 +256,3 @@ class Reader:
             rank_offsets=self.rank_offsets,
             cell_offsets=self.cell_offsets,
         )
-
-
-def open_to_read(path):
-    """Open an HDF5 file that nobody writes to any more.
-
-    Without file locks where h5py can switch them off: some parallel file systems have none, and a
-    finished file is only ever replaced, not changed.
-    """
-    import h5py
-
-    try:
-        return h5py.File(path, "r", locking=False)
-    except (ValueError, TypeError):  # this HDF5 or h5py cannot switch locks off
-        return h5py.File(path, "r")

@@ -10,7 +10,7 @@ from splaxel_mpi.checkpoint import schema
 from splaxel_mpi.checkpoint.parallel import Parallel
 from splaxel_mpi.checkpoint.serial import Serial
 from splaxel_mpi.errors import UserError
-from splaxel_mpi.files import Alone, cannot_write, put_in_place, raise_together
+from splaxel_mpi.files import Alone, cannot_write, partial_name, put_in_place, raise_together
 
 WRITERS = {way.name: way for way in (Parallel, Serial)}
 
@@ -39,13 +39,6 @@ def choose_writer(name, comm):
             f"checkpoint writer {name!r}: this h5py was built without MPI; use auto or serial"
         )
     return WRITERS[name]()
-
-
-def partial_name(path):
-    """The name under which a checkpoint grows. It is fixed, so the next attempt after a kill
-    overwrites what the killed one left."""
-    folder, name = os.path.split(os.path.abspath(path))
-    return os.path.join(folder, f".{name}.partial")
 
 
 def save(path, state, comm=None, writer="auto"):

@@ -1,13 +1,12 @@
 """Names, shapes and checksums of a checkpoint; docs/file-formats.md lists every data set."""
 
 import datetime
-import os
-import shutil
 import zlib
 
 import numpy as np
 
 from splaxel_mpi.checkpoint.base import FORMAT_VERSION, Slab
+from splaxel_mpi.files import probe_space
 from splaxel_mpi.scene.gaussians import GROUPS
 
 FORMAT = "splaxel_mpi checkpoint"
@@ -19,10 +18,6 @@ BLOCK_ROWS = 1 << 16
 ALIGNMENT = 1 << 20
 # A file in format 1.10 has a checksum on each piece of its own metadata; 1.8 has not.
 LIBVER = ("v110", "v110")
-
-# Really allocated for a moment, to meet a quota before HDF5 does: more than all metadata, and
-# little enough where the C library must emulate the call by writing.
-PROBE_BYTES = 8 << 20
 
 
 def gaussian_rows(state):
@@ -188,19 +183,6 @@ def bytes_needed(facts, slabs):
         size = int(slab.offsets[-1]) * row
         rows += size + 4 * blocks + (ALIGNMENT if size >= ALIGNMENT else 0)
     return small + metadata + rows
-
-
-def probe_space(path, needed):
-    """Raise OSError where a file of that many bytes finds no room; leaves an empty file."""
-    free = shutil.disk_usage(os.path.dirname(path)).free
-    if free < needed:
-        text = f"needs {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB are free"
-        raise OSError(0, text)
-    with open(path, "wb") as file:
-        os.ftruncate(file.fileno(), needed)  # limits of file size
-        os.ftruncate(file.fileno(), 0)
-        os.posix_fallocate(file.fileno(), 0, PROBE_BYTES)  # quotas
-        os.ftruncate(file.fileno(), 0)
 
 
 def put_fact(file, name, fact):

@@ -197,7 +197,8 @@ def check_size(path):
         with open(path, "rb") as file:
             start = file.read(HEADER_BYTES)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}; name an existing PLY") from error
+        reason = error.strerror
+        raise UserError(f"{path}: cannot be read: {reason}; name an existing PLY") from error
     end = start.find(b"end_header")
     if not start.startswith(b"ply") or end < 0:
         raise UserError(f"{path}: not a PLY; give a 3D Gaussian Splatting PLY")
