@@ -40,7 +40,8 @@ struct Loss {
     double* sums;
 };
 
-// Rows of one sweep; maps also holds 1 - SSIM of its row. Index 0 of x, y is HALO * 2 left of the window, of moments and maps HALO.
+// Rows of one sweep. Index 0 of x, y is 2 HALO left of the window, of moments and maps HALO.
+// maps holds one row, and its 1 - SSIM as a fourth.
 template <typename T>
 struct Rings {
     int64_t columns, map_columns, in_columns;
@@ -50,7 +51,8 @@ struct Rings {
 
     explicit Rings(int64_t widest)
         : x(SSIM_TAPS * (widest + 4 * HALO)), y(x.size()), products(2 * (widest + 4 * HALO)),
-          moments(SSIM_TAPS * MOMENTS * (widest + 2 * HALO)), maps((MAPS + 1) * (widest + 2 * HALO)),
+          moments(SSIM_TAPS * MOMENTS * (widest + 2 * HALO)),
+          maps((MAPS + 1) * (widest + 2 * HALO)),
           blurred(SSIM_TAPS * MAPS * widest), scratch(MOMENTS * (widest + 2 * HALO)), l1(widest),
           ssim(widest), square(widest) {}
 
