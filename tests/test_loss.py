@@ -109,8 +109,8 @@ def test_gradient_against_central_differences(rng, size, weight):
     step = 1e-5
     kinks = abs(image - photo.transpose(2, 0, 1) / 255) < 2 * step
     assert not kinks.any()
-    points = [(c, y, x) for c in range(3) for y in range(0, size[1], 3)
-              for x in range(0, size[0], 3)]
+    points = [(c, y, x) for c in range(3) for y in range(0, size[1], 5)
+              for x in range(c, size[0], 5)]
     numeric = np.zeros(len(points))
     for k, at in enumerate(points):
         for sign in (1, -1):

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -39,7 +40,8 @@ struct Loss {
     double* sums;
 };
 
-// Rows of one sweep. Index 0 of x, y is HALO * 2 left of the window, of moments and maps HALO.
+// Rows of one sweep. Index 0 of x, y is 2 HALO left of the window, of moments and maps HALO.
+// maps holds one row, and its 1 - SSIM as a fourth.
 template <typename T>
 struct Rings {
     int64_t columns, map_columns, in_columns;
@@ -49,7 +51,8 @@ struct Rings {
 
     explicit Rings(int64_t widest)
         : x(SSIM_TAPS * (widest + 4 * HALO)), y(x.size()), products(2 * (widest + 4 * HALO)),
-          moments(SSIM_TAPS * MOMENTS * (widest + 2 * HALO)), maps(MAPS * (widest + 2 * HALO)),
+          moments(SSIM_TAPS * MOMENTS * (widest + 2 * HALO)),
+          maps((MAPS + 1) * (widest + 2 * HALO)),
           blurred(SSIM_TAPS * MAPS * widest), scratch(MOMENTS * (widest + 2 * HALO)), l1(widest),
           ssim(widest), square(widest) {}
 
@@ -124,30 +127,33 @@ void map_row(const Loss<T>& loss, Rings<T>& rings, int64_t left, int64_t row, bo
     T* __restrict by_mean = rings.maps.data();
     T* __restrict by_square = by_mean + count;
     T* __restrict by_product = by_square + count;
+    T* __restrict missing = by_product + count;
     if (row < 0 || row >= loss.height) {
         for (int64_t i = 0; i < MAPS * count; ++i) by_mean[i] = T(0);
         return;
     }
-    T* __restrict moment = rings.scratch.data();
+    T* moments = rings.scratch.data();
     for (int64_t k = 0; k < MOMENTS; ++k) {
         const T* rows[SSIM_TAPS];
         for (int64_t j = 0; j < SSIM_TAPS; ++j) rows[j] = rings.moment_row(row - HALO + j, k);
-        blur_down(rows, moment + k * count, count);
+        blur_down(rows, moments + k * count, count);
     }
+    const T* __restrict moment = moments;
+#pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
         const SsimPoint<T> point = ssim_point(moment[i], moment[count + i], moment[2 * count + i],
                                               moment[3 * count + i]);
         by_mean[i] = point.by_mean;
         by_square[i] = point.by_square;
         by_product[i] = point.by_product;
-        moment[i] = T(1) - point.value;
+        missing[i] = T(1) - point.value;
     }
     for (int64_t i = 0; i < count; ++i)
         if (left + i < 0 || left + i >= loss.width)
             by_mean[i] = by_square[i] = by_product[i] = T(0);
     if (!counted) return;
     double* __restrict sum = rings.ssim.data();
-    for (int64_t i = 0; i < rings.columns; ++i) sum[i] += moment[HALO + i];
+    for (int64_t i = 0; i < rings.columns; ++i) sum[i] += missing[HALO + i];
 }
 
 template <typename T>
@@ -178,10 +184,10 @@ void gradient_row(const Loss<T>& loss, Rings<T>& rings, int64_t row) {
         blurred[i] = l1_weight * sign_of_difference(x[i], y[i]) - ssim_weight * inner;
     }
     for (int64_t i = 0; i < count; ++i) {
-        const T difference = x[i] - y[i];
-        const T clipped = (x[i] < T(0) ? T(0) : x[i] > T(1) ? T(1) : x[i]) - y[i];
-        l1[i] += difference < T(0) ? -difference : difference;
-        square[i] += clipped * clipped;
+        const T positive = x[i] > T(0) ? x[i] : T(0);
+        const T error = (positive < T(1) ? positive : T(1)) - y[i];
+        l1[i] += std::fabs(x[i] - y[i]);
+        square[i] += error * error;
     }
 }
 

@@ -36,17 +36,19 @@ bool walkable(const TreeView& tree) {
 
 template <typename T>
 void reach_range(int64_t begin, int64_t end, const T* data, const int32_t* own,
-                 const ReachView& view, const TreeView& tree, const double* boxes, Pairs& out) {
+                 const ReachView& view, const TreeView& tree, const std::vector<Interior>& cells,
+                 Pairs& out) {
     const double relative = RELATIVE<T>;
     for (int64_t i = begin; i < end; ++i) {
         const T* splat = data + SPLAT * i;
+        const int32_t cell = own[i];
+        if (cell >= 0 && cell <= tree.nodes &&
+            box_inside(view, splat[U], splat[V], splat[EXTENT_X], splat[EXTENT_Y], splat[DEPTH],
+                       cells[cell], relative))
+            continue;
         Quad quad;
         if (!make_quad(view, splat[U], splat[V], splat[EXTENT_X], splat[EXTENT_Y], splat[DEPTH],
                        quad))
-            continue;
-        const int32_t cell = own[i];
-        if (cell >= 0 && cell <= tree.nodes &&
-            quad_inside(view, quad, boxes + 6 * cell, boxes + 6 * cell + 3, relative))
             continue;
         walk_tree(tree, view, quad, relative, [&](int reached) {
             if (reached != cell) out.emplace_back(int32_t(i), int32_t(reached));
@@ -62,10 +64,13 @@ int64_t reach(int64_t n, const T* data, const int32_t* own, const double* camera
               int64_t room, int32_t* index, int32_t* cell) {
     if (!walkable(tree)) return -1;
     const ReachView view = make_reach_view(camera, double(width), double(height));
+    std::vector<Interior> cells;
+    for (int k = 0; k <= tree.nodes; ++k)
+        cells.push_back(make_interior(view, boxes + 6 * k, RELATIVE<T>));
     std::vector<Pairs> parts(threads);
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
     for (int64_t k = 0; k < threads; ++k)
-        reach_range(n * k / threads, n * (k + 1) / threads, data, own, view, tree, boxes,
+        reach_range(n * k / threads, n * (k + 1) / threads, data, own, view, tree, cells,
                     parts[k]);
     int64_t total = 0;
     for (const Pairs& part : parts) total += int64_t(part.size());

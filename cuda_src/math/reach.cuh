@@ -29,7 +29,8 @@ struct TreeView {
 // center + d (x column 0 + y column 1 + column 2), with x = (px - cx) / fx, y = (py - cy) / fy
 // and columns those of the camera-to-world rotation.
 struct ReachView {
-    double center[3], columns[9], fx, fy, cx, cy, width, height;
+    double center[3], columns[9];
+    double fx, fy, cx, cy, width, height, inverse_fx, inverse_fy;
 };
 
 // packed: Camera.packed(), 16 values.
@@ -44,6 +45,7 @@ SPX_HD ReachView make_reach_view(const double* packed, double width, double heig
     }
     view.fx = packed[12], view.fy = packed[13], view.cx = packed[14], view.cy = packed[15];
     view.width = width, view.height = height;
+    view.inverse_fx = 1 / view.fx, view.inverse_fy = 1 / view.fy;
     return view;
 }
 
@@ -54,12 +56,14 @@ struct Quad {
     double slack;  // margin of a coordinate per unit of `relative`, without |s - c|
 };
 
-// Centres low to high of pixels 0 to size - 1 within [at - half, at + half]. The box is widened
-// by far less than a pixel, by more than the rounding of its bounds. False when there are none.
+// Pixels by which boxes are widened: more than float32 rounds positions of 16384 pixels by.
+constexpr double WIDER = 5e-3;
+
+// Centres low to high of pixels 0 to size - 1 within [at - half, at + half]. False when there
+// are none.
 SPX_HD bool pixel_centres(double at, double half, double size, double& low, double& high) {
-    const double widened = half + 1e-3 + 1e-6 * (at < 0 ? -at : at);
-    low = ceil(at - widened - 0.5);
-    high = floor(at + widened - 0.5);
+    low = ceil(at - half - WIDER - 0.5);
+    high = floor(at + half + WIDER - 0.5);
     low = (low > 0 ? low : 0) + 0.5;
     high = (high < size - 1 ? high : size - 1) + 0.5;
     return low <= high;
@@ -80,28 +84,41 @@ SPX_HD bool make_quad(const ReachView& view, double u, double v, double half_x, 
     return true;
 }
 
-// Whether something of half-size `half` is on the inner side of a face by more than the margin.
-SPX_HD bool clear_of(double distance, double face, double half, double slack, double relative) {
-    return distance > FARTHEST || distance > half + relative * (fabs(face) + slack);
+// Faces of a cell seen from the camera, moved inwards by the margin of |s - c|.
+struct Interior {
+    double low[3], high[3];
+};
+
+// box: lower and upper bounds, 2 x 3; infinite faces stay infinite.
+SPX_HD Interior make_interior(const ReachView& view, const double* box, double relative) {
+    Interior cell;
+    for (int a = 0; a < 3; ++a) {
+        const double low = box[a] - view.center[a], high = box[3 + a] - view.center[a];
+        cell.low[a] = low + relative * fabs(low);
+        cell.high[a] = high - relative * fabs(high);
+        if (box[a] < -FARTHEST) cell.low[a] = box[a];
+        if (box[3 + a] > FARTHEST) cell.high[a] = box[3 + a];
+    }
+    return cell;
 }
 
-// Whether the quad lies inside a cell (bounds low, high) by more than the margin: then it
-// touches no other.
-SPX_HD bool quad_inside(const ReachView& view, const Quad& quad, const double* low,
-                        const double* high, double relative) {
-    const double x = 0.5 * (quad.x[0] + quad.x[1]), half_x = 0.5 * fabs(quad.x[1] - quad.x[0]);
-    const double y = 0.5 * (quad.y[0] + quad.y[1]), half_y = 0.5 * fabs(quad.y[1] - quad.y[0]);
+// Whether a splat's box at its depth lies inside a cell by more than the margin: it touches no
+// other then. Most splats end here, so the box is neither clipped nor cut to pixel centres.
+SPX_HD bool box_inside(const ReachView& view, double u, double v, double half_x, double half_y,
+                       double depth, const Interior& cell, double relative) {
+    const double x = (u - view.cx) * view.inverse_fx, y = (v - view.cy) * view.inverse_fy;
+    // twice the widening: never tighter than pixel_centres
+    const double wide = (half_x + 2 * WIDER) * view.inverse_fx;
+    const double high = (half_y + 2 * WIDER) * view.inverse_fy;
+    const double slack = relative * (1 + fabs(x) + wide + fabs(y) + high);
     const double* column = view.columns;
+    bool inside = true;
     for (int a = 0; a < 3; ++a) {
-        const double at = quad.depth * (x * column[a] + y * column[3 + a] + column[6 + a]);
-        const double half = quad.depth * (half_x * fabs(column[a]) + half_y * fabs(column[3 + a]));
-        if (!clear_of(at - (low[a] - view.center[a]), low[a] - view.center[a], half, quad.slack,
-                      relative) ||
-            !clear_of((high[a] - view.center[a]) - at, high[a] - view.center[a], half, quad.slack,
-                      relative))
-            return false;
+        const double at = x * column[a] + y * column[3 + a] + column[6 + a];
+        const double half = wide * fabs(column[a]) + high * fabs(column[3 + a]) + slack;
+        inside &= (depth * (at - half) > cell.low[a]) & (depth * (at + half) < cell.high[a]);
     }
-    return true;
+    return inside;
 }
 
 struct Polygon {
