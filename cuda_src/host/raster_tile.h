@@ -99,12 +99,8 @@ inline typename Lanes<T>::Integer position_lanes(int64_t k) {
     return (typename Lanes<T>::Index)(k) + typename Lanes<T>::Integer{};
 }
 
-// How far ahead the record of a coming splat is fetched: about two splats' worth of work.
-constexpr int AHEAD = 8;
-
-template <class T>
-inline void fetch_ahead(const Job<T>& job, int64_t at, int64_t end) {
-    if (at < end) __builtin_prefetch(job.records + job.items[at]);
-}
+// How many splats ahead memory is fetched: their rows are scattered, and a miss costs as much as
+// one or two small splats.
+constexpr int AHEAD = 12;
 
 SPX_NAMESPACE_END
