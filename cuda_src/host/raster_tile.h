@@ -89,8 +89,9 @@ struct Brush {
 
     explicit Brush(const Record<T>& s)
         : u(constant<F>(s.u)), v(constant<F>(s.v)),
-          conic{constant<F>(s.a), constant<F>(s.tilt), constant<F>(s.c)}, opacity(constant<F>(s.opacity)), red(constant<F>(s.red)),
-          green(constant<F>(s.green)), blue(constant<F>(s.blue)) {}
+          conic{constant<F>(s.a), constant<F>(s.tilt), constant<F>(s.c)},
+          opacity(constant<F>(s.opacity)), red(constant<F>(s.red)), green(constant<F>(s.green)),
+          blue(constant<F>(s.blue)) {}
 };
 
 // Bits of a list position k that lanes of `last` are compared with.
