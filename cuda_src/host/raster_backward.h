@@ -101,6 +101,15 @@ inline void add_lanes(const SplatSums<Float>& sums, float* out) {
 }
 #endif
 
+template <class T>
+inline void fetch_ahead(const Job<T>& job, int64_t at) {
+    const int64_t item = job.items[at];
+    __builtin_prefetch(job.records + item);
+    if (job.rows) return;
+    __builtin_prefetch(job.sums + item * SUMS, 1);
+    __builtin_prefetch(job.sums + item * SUMS + SUMS - 1, 1);
+}
+
 template <class T, bool CUT>
 __attribute__((flatten)) int64_t backward_list(const Job<T>& job, int64_t held,
                                                BackwardPixels<T>* pixels) {
@@ -109,7 +118,7 @@ __attribute__((flatten)) int64_t backward_list(const Job<T>& job, int64_t held,
     const int64_t begin = job.offsets[held];
     int64_t evaluated = 0;
     for (int64_t at = begin + job.steps[held] - 1; at >= begin; --at) {
-        if (at - AHEAD >= begin) fetch_ahead(job, at - AHEAD, at);
+        if (at - AHEAD >= begin) fetch_ahead(job, at - AHEAD);
         uint32_t mask = job.masks[at];
         if (!mask) continue;
         evaluated += __builtin_popcount(mask);

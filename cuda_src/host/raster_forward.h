@@ -81,36 +81,63 @@ inline bool unit_lives(typename Layout<T>::Real stop, const ForwardPixels<T>* un
     return live != 0;
 }
 
+// Masks are made for this many splats at a time: their long chains of operations overlap, and
+// the loop over units, whose length no branch predictor guesses, starts from memory.
+constexpr int BATCH = 64;
+
+template <class T>
+__attribute__((flatten)) void make_masks(const Job<T>& job, int64_t held, int64_t begin,
+                                         int64_t end) {
+    const Place first = place_of(job, held, 0);
+    const T x = T(first.x) + T(0.5), y = T(first.y) + T(0.5);
+    const int64_t last = job.offsets[held + 1];
+    for (int64_t at = begin; at < end; ++at) {
+        if (at + AHEAD < last) __builtin_prefetch(job.records + job.items[at + AHEAD]);
+        job.masks[at] = unit_mask(job.records[job.items[at]], x, y);
+    }
+}
+
+// Blends one splat into the units of the mask; returns those in which every pixel has ended.
+template <class T, bool CUT>
+inline uint32_t forward_splat(const Record<T>& record, uint32_t mask, int64_t position,
+                              typename Layout<T>::Real stop, ForwardPixels<T>* pixels) {
+    typedef Layout<T> L;
+    const Brush<T> brush(record);
+    const typename L::Real depth = constant<typename L::Real>(record.depth);
+    uint32_t finished = 0;
+    for (; mask; mask &= mask - 1) {
+        const int unit = __builtin_ctz(mask);
+        ForwardPixels<T>* p = pixels + unit * L::unit_vectors;
+        bool any = false;
+        for (int v = 0; v < L::unit_vectors; ++v) {
+            const typename L::Mask ended = forward_vector<T, CUT>(brush, depth, stop, p[v]);
+            if (__builtin_expect(lane_bits(ended) != 0, 0)) {
+                p[v].last = select(ended, position_lanes<T>(position), p[v].last);
+                any = true;
+            }
+        }
+        if (__builtin_expect(any, 0) && !unit_lives<T>(stop, p)) finished |= 1u << unit;
+    }
+    return finished;
+}
+
 // CUT: each pixel draws only depths inside its interval.
 template <class T, bool CUT>
 __attribute__((flatten)) int64_t forward_list(const Job<T>& job, int64_t held, uint32_t live,
                                               ForwardPixels<T>* pixels) {
     typedef Layout<T> L;
-    typedef typename L::Real F;
     const int64_t begin = job.offsets[held], end = job.offsets[held + 1];
-    const Place first = place_of(job, held, 0);
-    const F stop = constant<F>(job.stop);
+    const typename L::Real stop = constant<typename L::Real>(job.stop);
     int64_t at = begin, evaluated = 0;
-    for (; at < end && live; ++at) {
-        fetch_ahead(job, at + AHEAD, end);
-        const Record<T>& record = job.records[job.items[at]];
-        uint32_t mask = live & unit_mask(record, T(first.x) + T(0.5), T(first.y) + T(0.5));
-        job.masks[at] = mask;
-        evaluated += __builtin_popcount(mask);
-        const Brush<T> brush(record);
-        const F depth = constant<F>(record.depth);
-        for (; mask; mask &= mask - 1) {
-            const int unit = __builtin_ctz(mask);
-            ForwardPixels<T>* p = pixels + unit * L::unit_vectors;
-            uint32_t any = 0;
-            for (int v = 0; v < L::unit_vectors; ++v) {
-                const typename L::Mask ended = forward_vector<T, CUT>(brush, depth, stop, p[v]);
-                if (__builtin_expect(lane_bits(ended), 0)) {
-                    p[v].last = select(ended, position_lanes<T>(at - begin), p[v].last);
-                    any = 1;
-                }
-            }
-            if (__builtin_expect(any, 0) && !unit_lives<T>(stop, p)) live &= ~(1u << unit);
+    while (at < end && live) {
+        const int64_t batch_end = at + BATCH < end ? at + BATCH : end;
+        make_masks(job, held, at, batch_end);
+        for (; at < batch_end && live; ++at) {
+            const uint32_t mask = live & job.masks[at];
+            job.masks[at] = mask;
+            evaluated += __builtin_popcount(mask);
+            live &= ~forward_splat<T, CUT>(job.records[job.items[at]], mask, at - begin, stop,
+                                           pixels);
         }
     }
     job.steps[held] = int32_t(at - begin);

@@ -89,8 +89,9 @@ struct Brush {
 
     explicit Brush(const Record<T>& s)
         : u(constant<F>(s.u)), v(constant<F>(s.v)),
-          conic{constant<F>(s.a), constant<F>(s.tilt), constant<F>(s.c)}, opacity(constant<F>(s.opacity)), red(constant<F>(s.red)),
-          green(constant<F>(s.green)), blue(constant<F>(s.blue)) {}
+          conic{constant<F>(s.a), constant<F>(s.tilt), constant<F>(s.c)},
+          opacity(constant<F>(s.opacity)), red(constant<F>(s.red)), green(constant<F>(s.green)),
+          blue(constant<F>(s.blue)) {}
 };
 
 // Bits of a list position k that lanes of `last` are compared with.
@@ -99,12 +100,8 @@ inline typename Lanes<T>::Integer position_lanes(int64_t k) {
     return (typename Lanes<T>::Index)(k) + typename Lanes<T>::Integer{};
 }
 
-// How far ahead the record of a coming splat is fetched: about two splats' worth of work.
-constexpr int AHEAD = 8;
-
-template <class T>
-inline void fetch_ahead(const Job<T>& job, int64_t at, int64_t end) {
-    if (at < end) __builtin_prefetch(job.records + job.items[at]);
-}
+// How many splats ahead memory is fetched: their rows are scattered, and a miss costs as much as
+// one or two small splats.
+constexpr int AHEAD = 12;
 
 SPX_NAMESPACE_END

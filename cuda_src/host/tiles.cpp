@@ -145,34 +145,49 @@ bool tile_range(T first, T last, int count, int& low, int& high) {
     return low <= high;
 }
 
+// Appends the tiles first to last of a row, but those that are not live or too near or far.
+template <class T>
+void touch_row(const Lists<T>& lists, int row, int first, int last, T depth, int32_t item,
+               const uint8_t* mask, std::vector<Touch>& out) {
+    for (int column = first; column <= last; ++column) {
+        const int32_t tile = row * lists.cell.across + column;
+        if (mask && !mask[tile]) continue;
+        if (!lists.depths.empty()) {
+            const TileDepths<T>& d = lists.depths[tile];
+            if (!(depth >= d.first && depth < d.last)) continue;
+        }
+        out.push_back({tile, item});
+    }
+}
+
 // Appends the tiles that a splat is drawn in. The only place that decides it.
 template <class T>
 void touch_tiles(const Lists<T>& lists, const T* splat, int32_t item, const uint8_t* mask,
                  std::vector<Touch>& out) {
     const Cell<T>& cell = lists.cell;
-    const spx::Conic<T> conic = spx::make_conic(splat[2], splat[3], splat[4]);
-    const spx::Ellipse<T> ellipse =
-        spx::make_ellipse(splat, conic, std::numeric_limits<T>::epsilon());
+    const T epsilon = std::numeric_limits<T>::epsilon();
     const T u = splat[0], v = splat[1], depth = splat[9];
-    const T half = ellipse.reach + ellipse.margin;
+    const T margin = spx::ellipse_margin(splat, epsilon), edge = T(cell.width) - T(0.5);
+    const T wide = splat[10] + margin, high = splat[11] + margin;
     int top, bottom, first, last;
-    if (!tile_range(v - half, v + half, cell.down, top, bottom)) return;
+    if (!(u - wide <= edge) || !tile_range(u - wide, u + wide, cell.across, first, last) ||
+        !tile_range(v - high, v + high, cell.down, top, bottom))
+        return;
+    // the shape touches all sides of its box: where one row of tiles holds all its heights,
+    // the widths decide
+    const T upper = T(top * TILE) + T(0.5);
+    if (top == bottom && v - high >= upper &&
+        v + high <= std::min(upper + T(TILE - 1), T(cell.height) - T(0.5)))
+        return touch_row(lists, top, first, last, depth, item, mask, out);
+    const spx::Conic<T> conic = spx::make_conic(splat[2], splat[3], splat[4]);
+    const spx::Ellipse<T> ellipse = spx::make_ellipse(splat, conic, epsilon);
     for (int row = top; row <= bottom; ++row) {
-        const T low = T(row * TILE) + T(0.5);
-        const T high = std::min(low + T(TILE - 1), T(cell.height) - T(0.5));
+        const T start = T(row * TILE) + T(0.5);
+        const T end = std::min(start + T(TILE - 1), T(cell.height) - T(0.5));
         T left, right;
-        if (!spx::ellipse_span(ellipse, low - v, high - v, left, right)) continue;
-        if (u + left > T(cell.width) - T(0.5)) continue;
-        if (!tile_range(u + left, u + right, cell.across, first, last)) continue;
-        for (int column = first; column <= last; ++column) {
-            const int32_t tile = row * cell.across + column;
-            if (mask && !mask[tile]) continue;
-            if (!lists.depths.empty()) {
-                const TileDepths<T>& d = lists.depths[tile];
-                if (!(depth >= d.first && depth < d.last)) continue;
-            }
-            out.push_back({tile, item});
-        }
+        if (spx::ellipse_span(ellipse, start - v, end - v, left, right) && u + left <= edge &&
+            tile_range(u + left, u + right, cell.across, first, last))
+            touch_row(lists, row, first, last, depth, item, mask, out);
     }
 }
 
@@ -233,9 +248,10 @@ void build(Lists<T>& lists, const T* data, const int64_t* ids, int64_t n, const 
 #pragma omp parallel for schedule(static, 1) num_threads(threads) reduction(|| : full)
     for (int part = 0; part < threads; ++part) {
         try {
-            const int64_t end = n * (part + 1) / threads;
-            for (int64_t i = n * part / threads; i < end; ++i) {
-                constexpr int64_t AHEAD = 8;  // splats, hides the latency of a random row
+            const int64_t start = n * part / threads, end = n * (part + 1) / threads;
+            touches[part].reserve(2 * (end - start));  // small splats touch 1 to 2 tiles
+            for (int64_t i = start; i < end; ++i) {
+                constexpr int64_t AHEAD = 12;  // splats, hides the latency of a random row
                 if (i + AHEAD < end)
                     __builtin_prefetch(data + int64_t(order[i + AHEAD]) * SPLAT_COLUMNS);
                 const int32_t item = order[i];

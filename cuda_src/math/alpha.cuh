@@ -111,10 +111,17 @@ struct Ellipse {
     F margin;   // pixels
 };
 
+// Pixels by which the shape of a splat is widened: roundings of positions up to its far side.
 // splat: a row of Splats.data; epsilon: rounding unit of T.
 template <class T>
+SPX_HD T ellipse_margin(const T* splat, T epsilon) {
+    const T u = splat[0], v = splat[1];
+    return T(2e-3) + T(8) * epsilon * ((u < 0 ? -u : u) + (v < 0 ? -v : v) + splat[10] + splat[11]);
+}
+
+template <class T>
 SPX_HD Ellipse<T> make_ellipse(const T* splat, const Conic<T>& conic, T epsilon) {
-    const T u = splat[0], v = splat[1], width = splat[10], height = splat[11];
+    const T height = splat[11];
     const T level = (log(T(255) * splat[5]) * T(1.0001) + T(1e-4)) * T(LOG2_E);
     Ellipse<T> e;
     e.tilt = conic.tilt;
@@ -125,8 +132,7 @@ SPX_HD Ellipse<T> make_ellipse(const T* splat, const Conic<T>& conic, T epsilon)
     const T steep = e.inverse * e.chord;
     const T summit = -e.tilt / (e.inverse * root(steep * steep + e.tilt * e.tilt));
     e.summit = minimum(maximum(summit, -height), height);
-    const T far = (u < 0 ? -u : u) + (v < 0 ? -v : v) + width + height;
-    e.margin = T(2e-3) + T(8) * epsilon * far;
+    e.margin = ellipse_margin(splat, epsilon);
     return e;
 }
 

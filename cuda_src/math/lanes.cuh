@@ -53,8 +53,13 @@ SPX_HD float minimum(float a, float b) { return a < b ? a : b; }
 SPX_HD double minimum(double a, double b) { return a < b ? a : b; }
 SPX_HD float maximum(float a, float b) { return a > b ? a : b; }
 SPX_HD double maximum(double a, double b) { return a > b ? a : b; }
+#ifdef __CUDACC__
 SPX_HD float root(float a) { return sqrtf(a); }
 SPX_HD double root(double a) { return sqrt(a); }
+#else  // the instruction alone: sqrtf() branches to set errno
+SPX_HD float root(float a) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a))); }
+SPX_HD double root(double a) { return _mm_cvtsd_f64(_mm_sqrt_pd(_mm_set1_pd(a))); }
+#endif
 
 SPX_HD bool at_least(float a, float b) { return a >= b; }
 SPX_HD bool at_least(double a, double b) { return a >= b; }
