@@ -8,9 +8,21 @@ class Exchange:
     "streams", "bitmaps", ...). ``bytes[kind]`` counts what this rank sends to others (nothing it
     sends to itself); ``seconds[kind]`` the time inside the call; ``waited[kind]`` the part
     spent waiting for slower ranks, where ``measure_wait`` asks for it (a barrier before).
+    ``comm`` is the communicator.
     """
 
     name = ""
+    comm = None
+
+    @property
+    def rank(self):
+        """This rank in the communicator."""
+        return self.comm.rank
+
+    @property
+    def ranks(self):
+        """Number of ranks in the communicator."""
+        return self.comm.size
 
     def alltoallv(self, kind, data, counts, received=None):
         """Variable all-to-all of a flat contiguous array.

@@ -1,0 +1,75 @@
+// Host driver of the optimizer: rows are split over threads, runs of seen rows are one flat loop.
+#include <omp.h>
+
+#include <cstdint>
+
+#include "math/adam.cuh"
+
+namespace {
+
+using namespace spx;
+
+template <typename T>
+inline __attribute__((always_inline)) void update_run(const AdamStep<T>& step, int64_t count,
+                                                      T* __restrict parameter,
+                                                      const T* __restrict gradient,
+                                                      T* __restrict first, T* __restrict second) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i)
+        adam_update(step, gradient[i], parameter[i], first[i], second[i]);
+}
+
+template <typename T>
+__attribute__((target("avx2"), flatten)) void update_avx2(const AdamStep<T>& step, int64_t count,
+                                                          T* parameter, const T* gradient,
+                                                          T* first, T* second) {
+    update_run(step, count, parameter, gradient, first, second);
+}
+
+template <typename T>
+__attribute__((flatten)) void update_base(const AdamStep<T>& step, int64_t count, T* parameter,
+                                          const T* gradient, T* first, T* second) {
+    update_run(step, count, parameter, gradient, first, second);
+}
+
+template <typename T>
+void update_rows(const AdamStep<T>& step, int64_t begin, int64_t end, int64_t width, T* parameter,
+                 const T* gradient, T* first, T* second, const uint8_t* seen) {
+    const auto update = __builtin_cpu_supports("avx2") ? update_avx2<T> : update_base<T>;
+    int64_t row = begin;
+    while (row < end) {
+        while (seen && row < end && !seen[row]) ++row;
+        int64_t stop = row;
+        while (stop < end && (!seen || seen[stop])) ++stop;
+        const int64_t at = row * width;
+        update(step, (stop - row) * width, parameter + at, gradient + at, first + at, second + at);
+        row = stop;
+    }
+}
+
+template <typename T>
+int64_t adam(int64_t rows, int64_t width, T* parameter, const T* gradient, T* first, T* second,
+             const uint8_t* seen, double rate, double beta1, double beta2, double epsilon,
+             double count, double scale, int64_t threads) {
+    const AdamStep<T> step = make_adam_step<T>(rate, beta1, beta2, epsilon, count, scale);
+#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
+    for (int64_t k = 0; k < threads; ++k)
+        update_rows(step, rows * k / threads, rows * (k + 1) / threads, width, parameter,
+                    gradient, first, second, seen);
+    return 0;
+}
+
+}  // namespace
+
+#define SPX_KERNELS(T, SUFFIX)                                                                   \
+    extern "C" int64_t spx_adam_##SUFFIX(int64_t rows, int64_t width, T* parameter,              \
+                                         const T* gradient, T* first, T* second,                 \
+                                         const uint8_t* seen, double rate, double beta1,         \
+                                         double beta2, double epsilon, double step,              \
+                                         double scale, int64_t threads) {                        \
+        return adam<T>(rows, width, parameter, gradient, first, second, seen, rate, beta1,       \
+                       beta2, epsilon, step, scale, threads);                                    \
+    }
+
+SPX_KERNELS(float, f32)
+SPX_KERNELS(double, f64)

@@ -1,0 +1,321 @@
+// Tile lists: which splats each tile draws, front to back by (depth, id).
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <new>
+#include <vector>
+
+#include "host/raster.h"
+#include "math/alpha.cuh"
+#include "math/interval.cuh"
+
+using namespace spx_host;
+
+namespace {
+
+// ---- order by (depth, id) ----
+
+// Bits of a real that sort as unsigned integers the way the reals do.
+inline uint32_t sortable(float x) {
+    const uint32_t bits = uint32_t(spx::bits_of(x));
+    return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+inline uint64_t sortable(double x) {
+    const uint64_t bits = uint64_t(spx::bits_of(x));
+    return bits ^ (bits >> 63 ? ~uint64_t(0) : uint64_t(1) << 63);
+}
+
+template <class Key>
+struct Entry {
+    Key key;
+    int32_t item;
+};
+
+// Stable least-significant-digit radix sort; passes in which all digits agree are skipped.
+template <class Key>
+void radix_sort(std::vector<Entry<Key>>& entries) {
+    constexpr int DIGIT = 11;  // 2048 counters stay in the first-level cache
+    std::vector<Entry<Key>> other(entries.size());
+    for (unsigned shift = 0; shift < 8 * sizeof(Key); shift += DIGIT) {
+        std::vector<size_t> starts(size_t(1) << DIGIT);
+        const auto digit = [&](const Entry<Key>& e) {
+            return size_t(e.key >> shift) & ((size_t(1) << DIGIT) - 1);
+        };
+        for (const auto& e : entries) ++starts[digit(e)];
+        if (!entries.empty() && starts[digit(entries[0])] == entries.size()) continue;
+        size_t sum = 0;
+        for (auto& start : starts) {
+            const size_t count = start;
+            start = sum;
+            sum += count;
+        }
+        for (const auto& e : entries) other[starts[digit(e)]++] = e;
+        entries.swap(other);
+    }
+}
+
+template <class T>
+std::vector<int32_t> depth_order(const T* data, const int64_t* ids, int64_t n) {
+    typedef decltype(sortable(T())) Key;
+    std::vector<Entry<Key>> entries(n);
+    for (int64_t i = 0; i < n; ++i)
+        entries[i] = {sortable(data[i * SPLAT_COLUMNS + 9]), int32_t(i)};
+    radix_sort(entries);
+    std::vector<int32_t> order(n);
+    for (int64_t i = 0; i < n; ++i) order[i] = entries[i].item;
+    for (int64_t i = 0, j; i < n; i = j) {  // ties by id
+        for (j = i + 1; j < n && entries[j].key == entries[i].key; ++j) {
+        }
+        if (j > i + 1)
+            std::sort(order.begin() + i, order.begin() + j, [&](int32_t a, int32_t b) {
+                return ids[a] != ids[b] ? ids[a] < ids[b] : a < b;
+            });
+    }
+    return order;
+}
+
+// ---- depth intervals ----
+
+// Depths inside the cell over the pixels of a tile.
+template <class T>
+struct TileDepths {
+    T first, last;              // [first, last): some pixel may be inside the cell
+    T common_first, common_last;  // [...): every pixel is
+};
+
+template <class T>
+struct Cell {
+    spx::RayView<T> view;
+    spx::CellFaces<T> faces;
+    int width, height, across, down;
+
+    int64_t tiles() const { return int64_t(across) * down; }
+
+    // The interval of pixel `pixel` of a tile; empty outside the image.
+    spx::Interval<T> interval(int64_t tile, int pixel) const {
+        const int x = int(tile % across) * TILE + pixel % TILE;
+        const int y = int(tile / across) * TILE + pixel / TILE;
+        if (x >= width || y >= height) return {T(spx::FARTHEST), T(-spx::FARTHEST)};
+        T direction[3];
+        spx::ray_direction(view, x, y, direction);
+        return spx::ray_interval(faces, direction);
+    }
+
+    TileDepths<T> depths(int64_t tile) const {
+        const T far = T(spx::FARTHEST);
+        TileDepths<T> d = {far, -far, -far, far};
+        const int columns = std::min(TILE, width - int(tile % across) * TILE);
+        const int rows = std::min(TILE, height - int(tile / across) * TILE);
+        for (int y = 0; y < rows; ++y)
+            for (int x = 0; x < columns; ++x) {
+                const spx::Interval<T> z = interval(tile, y * TILE + x);
+                d.first = std::min(d.first, z.in), d.last = std::max(d.last, z.out);
+                d.common_first = std::max(d.common_first, z.in);
+                d.common_last = std::min(d.common_last, z.out);
+            }
+        return d;
+    }
+};
+
+// ---- lists ----
+
+struct Touch {
+    int32_t tile, item;
+};
+
+template <class T>
+struct Lists {
+    Cell<T> cell;
+    std::vector<TileDepths<T>> depths;  // of every tile; empty: all of space
+    std::vector<int32_t> tiles, items, interval_rows;
+    std::vector<int64_t> offsets;
+    int64_t intervals = 0;
+};
+
+// Pixel-centre tile range [low, high] that meets [first, last]; clamped before the conversion,
+// since a splat may lie millions of pixels away. NaN gives an empty range.
+template <class T>
+bool tile_range(T first, T last, int count, int& low, int& high) {
+    const T begin = (first - T(TILE - 0.5)) / T(TILE), end = (last - T(0.5)) / T(TILE);
+    if (!(end >= 0) || !(begin <= T(count - 1))) return false;
+    low = begin > 0 ? int(begin) + (T(int(begin)) < begin) : 0;
+    high = end < T(count - 1) ? int(end) : count - 1;
+    return low <= high;
+}
+
+// Appends the tiles that a splat is drawn in. The only place that decides it.
+template <class T>
+void touch_tiles(const Lists<T>& lists, const T* splat, int32_t item, const uint8_t* mask,
+                 std::vector<Touch>& out) {
+    const Cell<T>& cell = lists.cell;
+    const spx::Conic<T> conic = spx::make_conic(splat[2], splat[3], splat[4]);
+    const spx::Ellipse<T> ellipse =
+        spx::make_ellipse(splat, conic, std::numeric_limits<T>::epsilon());
+    const T u = splat[0], v = splat[1], depth = splat[9];
+    const T half = ellipse.reach + ellipse.margin;
+    int top, bottom, first, last;
+    if (!tile_range(v - half, v + half, cell.down, top, bottom)) return;
+    for (int row = top; row <= bottom; ++row) {
+        const T low = T(row * TILE) + T(0.5);
+        const T high = std::min(low + T(TILE - 1), T(cell.height) - T(0.5));
+        T left, right;
+        if (!spx::ellipse_span(ellipse, low - v, high - v, left, right)) continue;
+        if (u + left > T(cell.width) - T(0.5)) continue;
+        if (!tile_range(u + left, u + right, cell.across, first, last)) continue;
+        for (int column = first; column <= last; ++column) {
+            const int32_t tile = row * cell.across + column;
+            if (mask && !mask[tile]) continue;
+            if (!lists.depths.empty()) {
+                const TileDepths<T>& d = lists.depths[tile];
+                if (!(depth >= d.first && depth < d.last)) continue;
+            }
+            out.push_back({tile, item});
+        }
+    }
+}
+
+// Distributes the touches, which are front to back, over the tiles.
+template <class T>
+void distribute(Lists<T>& lists, const std::vector<std::vector<Touch>>& touches) {
+    const int64_t tiles = lists.cell.tiles(), parts = int64_t(touches.size());
+    std::vector<int64_t> next(tiles * parts);
+#pragma omp parallel for schedule(static, 1) num_threads(int(parts))
+    for (int64_t part = 0; part < parts; ++part)
+        for (const Touch& touch : touches[part]) ++next[part * tiles + touch.tile];
+    int64_t sum = 0;
+    lists.offsets.push_back(0);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t before = sum;
+        for (int64_t part = 0; part < parts; ++part) {
+            const int64_t count = next[part * tiles + tile];
+            next[part * tiles + tile] = sum;
+            sum += count;
+        }
+        if (sum == before) continue;
+        lists.tiles.push_back(int32_t(tile));
+        lists.offsets.push_back(sum);
+    }
+    lists.items.resize(sum);
+#pragma omp parallel for schedule(static, 1) num_threads(int(parts))
+    for (int64_t part = 0; part < parts; ++part)
+        for (const Touch& touch : touches[part])
+            lists.items[next[part * tiles + touch.tile]++] = touch.item;
+}
+
+// Numbers the tiles in which some listed depth is outside the interval of some pixel.
+template <class T>
+void number_intervals(Lists<T>& lists, const T* data) {
+    lists.interval_rows.assign(lists.tiles.size(), -1);
+    if (lists.depths.empty()) return;
+    for (size_t k = 0; k < lists.tiles.size(); ++k) {
+        const TileDepths<T>& d = lists.depths[lists.tiles[k]];
+        const T nearest = data[int64_t(lists.items[lists.offsets[k]]) * SPLAT_COLUMNS + 9];
+        const T deepest = data[int64_t(lists.items[lists.offsets[k + 1] - 1]) * SPLAT_COLUMNS + 9];
+        if (!(nearest >= d.common_first && deepest < d.common_last))
+            lists.interval_rows[k] = int32_t(lists.intervals++);
+    }
+}
+
+template <class T>
+void build(Lists<T>& lists, const T* data, const int64_t* ids, int64_t n, const double* box,
+           const uint8_t* mask, int threads) {
+    if (box) {
+        lists.depths.resize(lists.cell.tiles());
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t tile = 0; tile < lists.cell.tiles(); ++tile)
+            if (!mask || mask[tile]) lists.depths[tile] = lists.cell.depths(tile);
+    }
+    const std::vector<int32_t> order = depth_order(data, ids, n);
+    std::vector<std::vector<Touch>> touches(threads);
+    bool full = false;
+#pragma omp parallel for schedule(static, 1) num_threads(threads) reduction(|| : full)
+    for (int part = 0; part < threads; ++part) {
+        try {
+            const int64_t end = n * (part + 1) / threads;
+            for (int64_t i = n * part / threads; i < end; ++i) {
+                constexpr int64_t AHEAD = 8;  // splats, hides the latency of a random row
+                if (i + AHEAD < end)
+                    __builtin_prefetch(data + int64_t(order[i + AHEAD]) * SPLAT_COLUMNS);
+                const int32_t item = order[i];
+                touch_tiles(lists, data + int64_t(item) * SPLAT_COLUMNS, item, mask,
+                            touches[part]);
+            }
+        } catch (const std::bad_alloc&) {
+            full = true;
+        }
+    }
+    if (full) throw std::bad_alloc();
+    distribute(lists, touches);
+    number_intervals(lists, data);
+}
+
+template <class T>
+int64_t make_lists(const T* data, const int64_t* ids, int64_t n, const double* camera,
+                   int64_t width, int64_t height, const double* box, const uint8_t* mask,
+                   int64_t threads, int64_t* counts) {
+    try {
+        auto* lists = new Lists<T>;
+        Cell<T>& cell = lists->cell;
+        cell.width = int(width), cell.height = int(height);
+        cell.across = int((width + TILE - 1) / TILE), cell.down = int((height + TILE - 1) / TILE);
+        cell.view = spx::make_ray_view<T>(camera);
+        if (box) cell.faces = spx::make_cell_faces<T>(box, cell.view.center);
+        try {
+            build(*lists, data, ids, n, box, mask, int(threads));
+        } catch (...) {
+            delete lists;
+            throw;
+        }
+        counts[0] = int64_t(lists->tiles.size());
+        counts[1] = int64_t(lists->items.size());
+        counts[2] = lists->intervals;
+        return reinterpret_cast<int64_t>(lists);
+    } catch (const std::bad_alloc&) {
+        return 0;
+    }
+}
+
+template <class T>
+void take_lists(Lists<T>* lists, int32_t* tiles, int64_t* offsets, int32_t* items,
+                int32_t* interval_rows, T* intervals, int threads) {
+    std::copy(lists->tiles.begin(), lists->tiles.end(), tiles);
+    std::copy(lists->offsets.begin(), lists->offsets.end(), offsets);
+    std::copy(lists->items.begin(), lists->items.end(), items);
+    std::copy(lists->interval_rows.begin(), lists->interval_rows.end(), interval_rows);
+#pragma omp parallel for schedule(dynamic, 16) num_threads(threads)
+    for (size_t k = 0; k < lists->tiles.size(); ++k) {
+        const int32_t row = lists->interval_rows[k];
+        if (row < 0) continue;
+        T* out = intervals + int64_t(row) * 2 * PIXELS;
+        for (int position = 0; position < PIXELS; ++position) {
+            const auto z = lists->cell.interval(lists->tiles[k], pixel_of(position));
+            out[position] = z.in, out[PIXELS + position] = z.out;
+        }
+    }
+    delete lists;
+}
+
+}  // namespace
+
+// tile_lists_T builds the lists and returns them as a handle (0: out of memory), with the counts
+// of held tiles, items and interval rows; take_tile_lists_T copies them out and frees them.
+// box: (6,) bounds of the cell or null; mask: (tiles,) or null; intervals: (rows, 2, 256).
+#define TILE_FUNCTIONS(T, NAME)                                                                 \
+    extern "C" int64_t tile_lists_##NAME(const T* data, const int64_t* ids, int64_t n,          \
+                                         const double* camera, int64_t width, int64_t height,   \
+                                         const double* box, const uint8_t* mask,                \
+                                         int64_t threads, int64_t* counts) {                    \
+        return make_lists(data, ids, n, camera, width, height, box, mask, threads, counts);     \
+    }                                                                                           \
+    extern "C" int64_t take_tile_lists_##NAME(int64_t lists, int64_t threads, int32_t* tiles,   \
+                                              int64_t* offsets, int32_t* items,                 \
+                                              int32_t* interval_rows, T* intervals) {           \
+        take_lists(reinterpret_cast<Lists<T>*>(lists), tiles, offsets, items, interval_rows,    \
+                   intervals, int(threads));                                                    \
+        return 0;                                                                               \
+    }
+
+TILE_FUNCTIONS(float, f32)
+TILE_FUNCTIONS(double, f64)

@@ -1,0 +1,184 @@
+"""The command `splaxel-mpi`. Each command imports what it needs: help is there at once, and on
+login nodes without MPI."""
+
+import os
+import sys
+
+import click
+
+from . import __version__
+from .errors import UserError
+from .mpi import launcher
+
+STATUSES = """\b
+Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
+command, the settings or the data (one line says which); 130 interrupted."""
+
+WIDE = {
+    "max_content_width": 100,
+    "help_option_names": ["-h", "--help"],
+    "show_default": True,
+}
+# a group without a command shows its help: an error of its own from click 8.2 on
+NO_COMMAND = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
+@click.group(context_settings=WIDE, epilog=STATUSES)
+@click.version_option(__version__, prog_name="splaxel-mpi")
+def cli():
+    """Train 3D Gaussian Splatting of large scenes on MPI ranks.
+
+    \b
+    On a machine:   mpirun -n 4 splaxel-mpi train configs/city.yaml
+    Under SLURM:    srun --mpi=pmix splaxel-mpi train configs/city.yaml
+    One process:    splaxel-mpi train configs/city.yaml
+    """
+
+
+@cli.command(epilog=STATUSES)
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--resume", is_flag=True, show_default=False,
+              help="Go on from the run's newest good checkpoint.")
+def train(config, overrides, resume):
+    """Train a scene as the YAML file CONFIG says.
+
+    KEY=VALUE changes a setting for this run, the value in YAML; `splaxel-mpi config show`
+    lists them all. Results go to <run.folder>/<run.name>. Any number of ranks works, and a
+    run may be resumed on another number.
+
+    \b
+    Examples:
+      mpirun -n 4 splaxel-mpi train configs/city.yaml
+      mpirun -n 4 splaxel-mpi train configs/city.yaml train.images=6000 run.name=long
+      srun --mpi=pmix splaxel-mpi train configs/photos.yaml data.path=/scratch/me/scan
+      mpirun -n 2 splaxel-mpi train configs/city.yaml --resume
+    """
+    from .mpi import world
+
+    comm = world.init()
+    settings = _load(comm, config, overrides)
+    from .train import job
+
+    job.run(settings, resume, comm)
+
+
+def _load(comm, path, overrides):
+    """Settings, read by rank 0 alone: other nodes need not see the file."""
+    from . import config
+    from .mpi import world
+
+    text = world.on_root(comm, lambda: config.load(path, overrides).to_yaml())
+    return config.parse(text, path)
+
+
+@cli.group(epilog=STATUSES)
+def synth():
+    """Make a synthetic scene to learn and to test with."""
+
+
+@synth.command(epilog=STATUSES)
+@click.argument("folder", metavar="DIR")
+@click.option("--extent", type=click.FloatRange(10, 20000), default=80.0,
+              help="Side of the city in metres.")
+@click.option("--views", type=click.IntRange(1), default=120, help="Photographs.")
+@click.option("--aerial", type=click.FloatRange(0, 1), default=0.5,
+              help="Fraction of them taken from the air; the others from the streets.")
+@click.option("--width", type=click.IntRange(8, 16384), default=320, help="Pixels across.")
+@click.option("--height", type=click.IntRange(8, 16384), default=180, help="Pixels down.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0,
+              help="The same seed gives the same city.")
+@click.option("--points", type=click.IntRange(1), default=20000,
+              help="Points of the sparse cloud.")
+@click.option("--samples", type=click.IntRange(1, 256), default=4,
+              help="Rays of a pixel, a square number.")
+def city(folder, views, **options):
+    """Make a city with exact poses in DIR, a new or empty folder: photographs and a sparse cloud.
+
+    Ranks share the work; the files do not depend on their number.
+
+    \b
+    Examples:
+      splaxel-mpi synth city scenes/city
+      mpirun -n 4 splaxel-mpi synth city scenes/large --extent 400 --views 2000
+    """
+    from . import log
+    from .data.city import make_city
+    from .mpi import world
+    from .progress import Progress
+
+    comm = world.init()
+    log.setup(None, comm.rank, comm.size)
+    every = max(1, views // 10)
+    with Progress(views, 0, True, comm.rank == 0, every, "photographs") as progress:
+        # rank 0 speaks for all: the others are about as far with their equal shares
+        make_city(folder, views=views, comm=comm, threads=world.cores_per_rank(comm),
+                  progress=lambda done, _: progress.update(min(done * comm.size, views)),
+                  **options)
+
+
+class Settings(click.Group):
+    """Group whose help lists every setting."""
+
+    def format_epilog(self, context, formatter):
+        """The settings below the commands."""
+        from .config import describe
+
+        formatter.write("\nSettings of a YAML file, with their defaults:\n\n")
+        formatter.write(describe())
+        super().format_epilog(context, formatter)
+
+
+@cli.group(cls=Settings, epilog=STATUSES)
+def config():
+    """Explain the settings."""
+
+
+@config.command(epilog=STATUSES)
+@click.argument("path", metavar="[CONFIG]", required=False)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def show(path, overrides):
+    """Print the settings that a run of CONFIG would have, each with its meaning, as YAML.
+
+    Without CONFIG: all settings with their defaults. Needs no MPI.
+
+    \b
+    Examples:
+      splaxel-mpi config show > mine.yaml
+      splaxel-mpi config show configs/city.yaml train.images=6000
+    """
+    from .config import describe, load, parse
+
+    if path is not None and "=" in path and not os.path.exists(path):
+        path, overrides = None, (path, *overrides)
+    if path is not None:
+        click.echo(describe(load(path, overrides)), nl=False)
+    elif overrides:
+        click.echo(describe(parse("", "defaults", overrides)), nl=False)
+    else:
+        click.echo(describe(), nl=False)
+
+
+def main(arguments=None):
+    """Run a command and end the process, and with it all ranks, with its exit status."""
+    if launcher.rank():
+        sys.stdout = open(os.devnull, "w")  # help and settings are told once, by rank 0
+    from .mpi import world
+
+    try:
+        cli.main(arguments, "splaxel-mpi", standalone_mode=False)
+    except NO_COMMAND as help_text:
+        click.echo(help_text.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context else ""
+        world.fail(error.format_message().rstrip(".") + hint)
+    except UserError as error:
+        world.fail(str(error))
+    except (click.Abort, KeyboardInterrupt):
+        world.abort(130)
+    except SystemExit as end:
+        if end.code:
+            world.abort(end.code if isinstance(end.code, int) else 1)
+        raise

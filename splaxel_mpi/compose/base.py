@@ -1,0 +1,73 @@
+"""Contract of an exchange strategy, and what a rank knows of the views of a chunk."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..backends.base import Partial, Splats, TileLists
+from ..scene.camera import Camera
+
+
+@dataclass
+class CellPart:
+    """One (view, cell) on the rank that owns the cell."""
+
+    cell: int
+    first: int  # own splats are rows first to last of the view's splats
+    last: int
+    splats: Splats  # own splats, then ghosts
+    lists: TileLists = None
+    partial: Partial = None
+
+    @property
+    def own(self):
+        """Number of own splats; those after them are ghosts."""
+        return self.last - self.first
+
+
+@dataclass
+class ViewWork:
+    """One view of a chunk on one rank, from projection to gradients."""
+
+    camera: Camera
+    splats: Splats  # this rank's visible Gaussians
+    parts: list = field(default_factory=list)  # CellPart of each local cell
+    gradient: np.ndarray = None  # (len(splats), 9), dL/d(splat) summed over all cells
+
+
+@dataclass
+class Composed:
+    """The pixels of one view that this rank composed."""
+
+    camera: Camera
+    tiles: np.ndarray  # (n,) int32 tiles composed
+    image: np.ndarray  # (n, 3, 256) real
+    supervised: np.ndarray  # (tile_count,) bool: gradients are wanted here
+    counted: np.ndarray  # (tile_count,) bool: this rank adds these tiles to the sums
+    state: object = None  # the strategy's own: what its backward pass needs
+
+
+class Compositor:
+    """A way to bring partial pixels together and gradients back.
+
+    Created with (backend, exchange, layout, background); every rank calls the same methods
+    with the same views.
+    """
+
+    name = ""
+
+    def compose(self, works, rules):
+        """Exchange partial pixels of a chunk and composite.
+
+        works: list of ViewWork with partials; rules: for each view a function (held by rank,
+        camera) -> visibility.demand.Demand. Returns a list of Composed, one a view.
+        """
+        raise NotImplementedError
+
+    def backward(self, works, composed, gradients):
+        """From dL/dC to the partials.
+
+        gradients: per view (n, 3, 256) on composed.tiles. Returns, per view, the list over
+        local cells of (held, 4, 256) dL/d(C_m, T_m).
+        """
+        raise NotImplementedError

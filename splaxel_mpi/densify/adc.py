@@ -1,0 +1,122 @@
+"""Adaptive density control: clone, split, prune, opacity reset (paper section 2 and its source,
+3DGS section 5)."""
+
+import numpy as np
+
+from ..scene.gaussians import Gaussians
+from ..scene.identity import child_ids, normal
+from ..schedule.events import crossed
+from .base import Densifier
+
+# A split Gaussian becomes two of this fraction of its size, as 3DGS has it.
+SPLIT_SHRINK = 1.6
+
+
+class AdaptiveDensity(Densifier):
+    """ADC on this rank's Gaussians."""
+
+    name = "adc"
+
+    def __init__(self, settings, extent):
+        self.settings, self.extent = settings, extent
+
+    def _growing(self, before, after, total):
+        inside = self.settings.start < after < self.settings.stop * total
+        return inside and crossed(before, after, self.settings.every)
+
+    def _resetting(self, before, after, total):
+        inside = after < self.settings.stop * total
+        return inside and crossed(before, after, self.settings.reset_every)
+
+    def due(self, before, after, total):
+        """See Densifier.due."""
+        return self._growing(before, after, total) or self._resetting(before, after, total)
+
+    def apply(self, state, before, after, total):
+        """See Densifier.apply."""
+        done = dict(cloned=0, split=0, pruned=0, reset=0)
+        if self._growing(before, after, total):
+            done.update(self._grow(state, after))
+            done["pruned"] = self._prune(state, after)
+            state.norm[:], state.count[:] = 0, 0
+        if self._resetting(before, after, total):
+            done["reset"] = self._reset(state)
+        return done
+
+    def _grow(self, state, images):
+        """Clone small and split large Gaussians whose mean screen gradient is high."""
+        gaussians = state.gaussians
+        mean = state.norm / np.maximum(state.count, 1)
+        high = mean > self.settings.threshold
+        small = np.exp(gaussians.scales.max(1)) <= self.settings.size * self.extent
+        clone, split = np.flatnonzero(high & small), np.flatnonzero(high & ~small)
+        children = [_clones(gaussians, clone, images)]
+        children += [_halves(gaussians, split, images, k) for k in (1, 2)]
+        keep = np.ones(len(gaussians), bool)
+        keep[split] = False
+        _replace(state, keep, Gaussians.concatenate(children))
+        return dict(cloned=len(clone), split=len(split))
+
+    def _prune(self, state, images):
+        """Drop Gaussians that are nearly transparent, oversized or not finite."""
+        gaussians, settings = state.gaussians, self.settings
+        opacity = 1 / (1 + np.exp(-gaussians.opacities[:, 0]))
+        keep = opacity >= settings.prune_opacity
+        for _, array in gaussians.groups():
+            keep &= np.isfinite(array).all(1)
+        # sizes are trusted only after a reset has thinned out what hides behind opaque ones
+        if settings.reset_every and images > settings.reset_every:
+            keep &= np.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent
+        _replace(state, keep, None)
+        return int(len(keep) - keep.sum())
+
+    def _reset(self, state):
+        """Lower every opacity to reset_opacity and forget its moments."""
+        top = np.log(self.settings.reset_opacity / (1 - self.settings.reset_opacity))
+        opacities = state.gaussians.opacities
+        np.minimum(opacities, opacities.dtype.type(top), out=opacities)
+        state.first["opacities"][:] = 0
+        state.second["opacities"][:] = 0
+        return len(opacities)
+
+
+def _clones(gaussians, rows, images):
+    """Copies of rows under new ids."""
+    out = gaussians.take(rows)
+    out.ids = child_ids(gaussians.ids[rows], images, 0)
+    return out
+
+
+def _halves(gaussians, rows, images, k):
+    """The k-th (1 or 2) child of each split row: drawn from the parent, shrunk."""
+    out = gaussians.take(rows)
+    ids = gaussians.ids[rows]
+    offset = normal(ids, images, k, 0).astype(out.dtype) * np.exp(out.scales)
+    out.means += np.einsum("nij,nj->ni", rotations(out.quats), offset)
+    out.scales -= out.dtype.type(np.log(SPLIT_SHRINK))
+    out.ids = child_ids(ids, images, k)
+    return out
+
+
+def rotations(quats):
+    """Rotation matrices (n, 3, 3) of quaternions (n, 4), w first, any length but zero."""
+    w, x, y, z = (quats / np.maximum(np.linalg.norm(quats, axis=1, keepdims=True), 1e-12)).T
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    return np.moveaxis(np.array(rows, quats.dtype), 2, 0)
+
+
+def _replace(state, keep, children):
+    """Keep some rows and append new Gaussians, whose moments and statistics are zero."""
+    gaussians, extras = state.gaussians.take(keep), state.extras()
+    extras = {name: array[keep] for name, array in extras.items()}
+    if children is not None and len(children):
+        count = len(children)
+        gaussians = Gaussians.concatenate([gaussians, children])
+        for name, array in extras.items():
+            new = np.zeros((count, *array.shape[1:]), array.dtype)
+            extras[name] = np.concatenate([array, new])
+    state.set_rows(gaussians, extras, state.offsets)

@@ -1,0 +1,24 @@
+"""Contract of a densifier: how the set of Gaussians changes during training."""
+
+
+class Densifier:
+    """Grows and prunes Gaussians at events that count images.
+
+    Created with (settings, extent): the densify section and the scene extent. Decisions and
+    draws depend on a Gaussian's own arrays, its id and the image count, never on ranks, so
+    any rank count makes the same scene.
+    """
+
+    name = ""
+
+    def due(self, before, after, total):
+        """True when an event lies between two image counts (before < event <= after)."""
+        raise NotImplementedError
+
+    def apply(self, state, before, after, total):
+        """Change the rows of ``state`` in place (local, no communication).
+
+        Returns a dict of counts: cloned, split, pruned, reset. Rows are then out of cell
+        order; the caller migrates them.
+        """
+        raise NotImplementedError

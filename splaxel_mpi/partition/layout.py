@@ -1,0 +1,50 @@
+"""Which cells exist, who owns them and where their Gaussians lie on this rank."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .assign import cells_of_rank, rank_of_cell
+from .tree import Tree
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The cells of a tree dealt to ranks in contiguous runs.
+
+    A rank's Gaussians are grouped by cell: those of its k-th cell are rows
+    ``offsets[k]`` to ``offsets[k + 1]``.
+    """
+
+    tree: Tree
+    rank: int
+    ranks: int
+    offsets: np.ndarray  # (local cells + 1,) int64
+
+    def __post_init__(self):
+        cells = np.arange(self.tree.cells)
+        owner = np.asarray(rank_of_cell(cells, self.tree.cells, self.ranks), np.int64)
+        object.__setattr__(self, "owner", owner)
+        object.__setattr__(self, "boxes", self.tree.boxes())
+        object.__setattr__(self, "local", cells_of_rank(self.rank, self.tree.cells, self.ranks))
+
+    @property
+    def cells(self):
+        """Number of cells in the whole scene."""
+        return self.tree.cells
+
+    def cells_of(self, rows):
+        """Cell that stores each of this rank's rows, (n,) int32."""
+        place = np.searchsorted(self.offsets[1:], rows, side="right")
+        return (place + self.local.start).astype(np.int32)
+
+    def cells_per_rank(self):
+        """Number of cells of each rank, (ranks,) int64."""
+        return np.bincount(self.owner, minlength=self.ranks)
+
+    def by_rank(self, per_cell):
+        """Combine boolean rows of cells into rows of ranks: (cells, n) -> (ranks, n)."""
+        out = np.zeros((self.ranks, per_cell.shape[1]), bool)
+        for cell, owner in enumerate(self.owner):
+            out[owner] |= per_cell[cell]
+        return out

@@ -1,0 +1,313 @@
+"""Every setting: its type, default, range and meaning.
+
+One class per section of the YAML file. All events ("every", "start", ...) count images, whatever
+the batch. Learning rates are those of one image a step; batches scale them (design section 8).
+"""
+
+import re
+from typing import Annotated, Literal, Optional
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+# a run is a folder of its own, so its name must stay one plain component of a path
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+# bounds counts of images and Gaussians: exact in float64, and a typing slip shows
+MOST = 10**12
+
+
+def _run_name(text):
+    if not RUN_NAME.fullmatch(text):
+        raise ValueError("expected letters, digits, '.', '_', '-' (at most 100, no '.' first)")
+    return text
+
+
+def _path(text):
+    if not text.strip() or "\0" in text:
+        raise ValueError("expected a path")
+    return text
+
+
+def _holdout(value):
+    if value == 1:
+        raise ValueError("expected 0 or at least 2 (1 would leave nothing to train on)")
+    return value
+
+
+def _size(value):
+    """Bytes from a whole number or from text such as "2G" (powers of 1024)."""
+    if isinstance(value, str):
+        match = SIZE.fullmatch(value.strip())
+        if not match:
+            raise ValueError('expected bytes, or text such as "500M" or "2G"')
+        value = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    return value
+
+
+Path = Annotated[str, AfterValidator(_path)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+Rate = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Settings are strict: nothing unknown, nothing converted but whole numbers to floats."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, validate_assignment=True
+    )
+
+
+class Run(Section):
+    """where results go"""
+
+    name: Annotated[str, AfterValidator(_run_name)] = Field(
+        "run", description="Name of the run; results go to <folder>/<name>."
+    )
+    folder: Path = Field("runs", description="Folder that holds the runs.")
+    seed: int = Field(
+        0, ge=0, le=2**63 - 1,
+        description="Seed of the view order and of every random draw.",
+    )
+
+
+class Data(Section):
+    """the photographs and their poses"""
+
+    path: Path = Field(
+        description="Folder of the scene; a relative path starts at the current directory."
+    )
+    format: Literal["auto", "colmap", "transforms"] = Field(
+        "auto", description="Layout of that folder; auto looks which one is there."
+    )
+    images: Optional[Path] = Field(
+        None, description="Folder of the images, where it is not the layout's usual one."
+    )
+    scale: float = Field(
+        1.0, ge=1, description="Images are reduced by this factor (2: half the width)."
+    )
+    holdout: Annotated[int, AfterValidator(_holdout)] = Field(
+        8, ge=0, le=MOST,
+        description="Every n-th image by name is kept for evaluation; 0: none.",
+    )
+    cache: Annotated[Optional[Annotated[int, Field(ge=0)]], BeforeValidator(_size)] = Field(
+        None,
+        description="Memory of a rank for decoded images, in bytes or text such as 2G; "
+        "null: from the free memory of the node.",
+        json_schema_extra={"expected": "bytes, text such as 2G, or null"},
+    )
+
+
+class Scene(Section):
+    """the Gaussians at the start"""
+
+    sh_degree: int = Field(3, ge=0, le=3, description="Highest degree of spherical harmonics.")
+    background: list[Fraction] = Field(
+        [0.0, 0.0, 0.0], min_length=3, max_length=3,
+        description="Colour behind everything, red, green, blue.",
+        json_schema_extra={"expected": "three numbers 0 to 1"},
+    )
+    initial_opacity: float = Field(
+        0.1, gt=0, lt=1, description="Opacity of the Gaussians made from the point cloud."
+    )
+
+
+class Rates(Section):
+    """Adam's learning rates for one image a step"""
+
+    position: Rate = Field(
+        1.6e-4, description="Positions at the start, times the scene extent (world units)."
+    )
+    position_final: float = Field(
+        0.01, gt=0, le=1,
+        description="Factor on the position rate reached, log-linearly, at the last image.",
+    )
+    scale: Rate = Field(5e-3, description="Logarithms of the scales.")
+    rotation: Rate = Field(1e-3, description="Quaternions.")
+    opacity: Rate = Field(0.05, description="Opacities before the sigmoid.")
+    sh0: Rate = Field(2.5e-3, description="Colour of degree 0.")
+    shN: Rate = Field(1.25e-4, description="Colour of the higher degrees.")
+
+
+class Train(Section):
+    """length, batches, loss and optimizer"""
+
+    images: Positive = Field(
+        30000, description="Length of the training: images seen, repeats counted."
+    )
+    batch: int = Field(
+        0, ge=0, le=65536,
+        description="Images of one optimizer step; 0: the rank count at the first start.",
+    )
+    chunk: int = Field(
+        2, ge=1, le=1024,
+        description="Images of a batch that share their collectives; more of them "
+        "overlap better and take more memory.",
+    )
+    order: Literal["fixed"] = Field(
+        "fixed", description="fixed: the view order comes from seed and epoch alone."
+    )
+    optimizer: Literal["dense", "selective"] = Field(
+        "selective",
+        description="selective: Adam moves only what the batch sees (large scenes); dense: "
+        "everything, as the reference does (small scenes).",
+    )
+    ssim_weight: Fraction = Field(0.2, description="w in the loss (1 - w) L1 + w (1 - SSIM).")
+    sh_every: Positive = Field(
+        1000, description="Images between steps of the SH degree, which starts at 0."
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay of the first moment.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam: decay of the second moment.")
+    epsilon: float = Field(1e-15, gt=0, description="Adam: added to the denominator.")
+    rates: Rates = Field(default_factory=Rates)
+
+
+class Densify(Section):
+    """adding and removing Gaussians"""
+
+    method: Literal["adc", "none"] = Field(
+        "adc", description="adc: clone, split and prune by gradient; none: the count stays."
+    )
+    start: Count = Field(500, description="No growth up to this image.")
+    every: Positive = Field(100, description="Images between growth events.")
+    stop: Fraction = Field(0.5, description="Fraction of train.images at which growth ends.")
+    threshold: Rate = Field(
+        2e-4,
+        description="Mean norm of the screen position's gradient, in NDC units, above which a "
+        "Gaussian grows.",
+    )
+    size: float = Field(
+        0.01, gt=0,
+        description="Largest scale, in scene extents, up to which it is cloned; larger: split.",
+    )
+    reset_every: Count = Field(3000, description="Images between opacity resets; 0: never.")
+    reset_opacity: float = Field(
+        0.01, gt=0, lt=1, description="A reset lowers opacities to this at most."
+    )
+    prune_opacity: Fraction = Field(
+        0.005, description="Gaussians of less opacity are removed."
+    )
+    prune_scale: float = Field(
+        0.1, gt=0,
+        description="Gaussians of a larger scale, in scene extents, are removed once "
+        "opacities have been reset.",
+    )
+
+
+class Render(Section):
+    """rasterization"""
+
+    # above 1e-2 cells behind a nearly opaque one would visibly lack
+    stop: float = Field(
+        1e-4, ge=0, le=1e-2,
+        description="A pixel is finished once its transmittance is below this; 0: never.",
+    )
+    near: float = Field(
+        0.01, gt=0, description="Gaussians nearer to the camera (view depth) are not drawn."
+    )
+
+
+class Partition(Section):
+    """cells of the k-d tree"""
+
+    cells: int = Field(
+        0, ge=0, le=65536, description="Cells of the scene; 0: one for each rank."
+    )
+    margin: float = Field(
+        0.1, ge=0,
+        description="Widening of the boxes that predict where a cell takes part, as a "
+        "fraction of their size.",
+    )
+
+
+class ExchangeSection(Section):
+    """what ranks send one another"""
+
+    strategy: Literal["overlap"] = Field(
+        "overlap",
+        description="overlap: partial pixels go to every cell that sees them too, and each "
+        "composes its own region.",
+    )
+
+
+class Mpi(Section):
+    """transport and devices"""
+
+    transport: Literal["auto", "host"] = Field(
+        "auto",
+        description="How data leaves a rank; host: from host memory; auto: what fits the "
+        "backend.",
+    )
+    share_gpu: bool = Field(False, description="Several ranks may use one GPU.")
+
+
+class BackendSection(Section):
+    """where a rank computes"""
+
+    name: Literal["auto", "host"] = Field(
+        "auto", description="host: the CPU; auto: the best that this machine has."
+    )
+    precision: Literal["float32", "float64"] = Field(
+        "float32", description="Floating point of parameters and pixels."
+    )
+    threads: int = Field(
+        0, ge=0, le=4096,
+        description="Threads of a rank; 0: cores of the node / its ranks.",
+    )
+
+
+class Checkpoint(Section):
+    """what a resumed run starts from"""
+
+    every: Count = Field(
+        0, description="Images between checkpoints; 0: only at the end of the run."
+    )
+    keep: int = Field(2, ge=1, le=10000, description="Newest checkpoints that are kept.")
+
+
+class Evaluate(Section):
+    """figures on the images held out"""
+
+    every: Count = Field(0, description="Images between evaluations; 0: only at the end.")
+    pictures: int = Field(
+        4, ge=0, le=10000,
+        description="PNGs written by an evaluation, rendering and photograph side by side.",
+    )
+
+
+class Log(Section):
+    """what is told while it runs"""
+
+    every: Positive = Field(
+        100, description="Images between rows of the metrics and lines of the log."
+    )
+
+
+class Config(Section):
+    """All settings of a run."""
+
+    run: Run = Field(default_factory=Run)
+    data: Data
+    scene: Scene = Field(default_factory=Scene)
+    train: Train = Field(default_factory=Train)
+    densify: Densify = Field(default_factory=Densify)
+    boundary: Literal["exact"] = Field(
+        "exact",
+        description="Gaussians that reach over a cell's faces; exact: drawn where they belong "
+        "in the global depth order.",
+    )
+    render: Render = Field(default_factory=Render)
+    partition: Partition = Field(default_factory=Partition)
+    exchange: ExchangeSection = Field(default_factory=ExchangeSection)
+    mpi: Mpi = Field(default_factory=Mpi)
+    backend: BackendSection = Field(default_factory=BackendSection)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    evaluate: Evaluate = Field(default_factory=Evaluate)
+    log: Log = Field(default_factory=Log)
+
+    def to_yaml(self):
+        """The effective settings as YAML text; parse reads them back unchanged."""
+        import yaml
+
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,167 @@
+"""The main job: photographs in, one trained scene out (splaxel-mpi train)."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from .. import log
+from ..compose import make_compositor
+from ..data.dataset import load
+from ..data.images import ImageCache, default_budget
+from ..densify import make_densifier
+from ..evaluate.series import Series
+from ..evaluate.summary import write_summary
+from ..files import write_text
+from ..mpi.world import on_root
+from ..partition.layout import Layout
+from ..progress import Progress
+from ..scene.initialise import scene_extent
+from ..scene.ply import write_ply
+from ..schedule import make_scheduler
+from .folder import open_folder
+from .loop import Trainer
+from .optimizer import Optimizer
+from .record import Recorder
+from .render import Renderer
+from .saving import Saver
+from .start import from_checkpoint, from_points
+from .world import make_world
+
+
+def run(config, resume, comm):
+    """Train as the configuration says and write everything that comes out. Collective.
+
+    config: config.Config; resume: continue from the newest checkpoint of the run; comm: the
+    communicator of all ranks. Raises UserError for what a user can mend.
+    """
+    world = make_world(config, comm)
+    data = read_data(config, world)
+    folder = open_folder(config, resume, world)
+    logger = log.setup(folder / "log.txt", world.rank, world.ranks)
+    trainer = prepare(config, resume, world, data, folder)
+    logger.info(_opening(trainer, data, folder))
+    trainer.run()
+    finish(trainer, data, folder, logger)
+
+
+def read_data(config, world):
+    """Cameras and split on every rank, points on the root only. Collective."""
+    points = None
+
+    def read():
+        nonlocal points
+        found = load(
+            config.data.path,
+            format=config.data.format,
+            scale=config.data.scale,
+            holdout=config.data.holdout,
+            images=config.data.images,
+        )
+        points = found.points
+        centers = np.array([found.views[i].camera.center for i in found.train])
+        return dict(
+            views=found.views,
+            train=found.train,
+            test=found.test,
+            origin=found.origin,
+            content_id=found.content_id,
+            extent=scene_extent(centers),
+        )
+
+    return SimpleNamespace(**on_root(world.comm, read), points=points)
+
+
+def prepare(config, resume, world, data, folder):
+    """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
+    chain, stored = [], None
+    if resume:
+        place = folder / "checkpoints"
+        state, tree, stored = from_checkpoint(place, config, world, data.content_id)
+        chain = [*stored.config_chain, stored.config]
+    else:
+        state, tree = from_points(data.points, config, world)
+    batch = stored.batch if stored and not config.train.batch else config.train.batch
+    cache = ImageCache(data.views, world.node, config.data.cache or default_budget())
+    trainer = Trainer(
+        world, config, data.views, data.train, data.test, cache, batch or world.ranks
+    )
+    trainer.state, trainer.tree = state, tree
+    trainer.renderer = make_renderer(config, world, tree, state)
+    trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
+    trainer.densifier = make_densifier(config.densify, data.extent)
+    trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
+    trainer.recorder = _recorder(config, world, folder, state, stored)
+    facts = dict(
+        seed=config.run.seed,
+        origin=data.origin,
+        extent=data.extent,
+        dataset=data.content_id,
+        config=config.to_yaml(),
+        config_chain=chain,
+    )
+    trainer.save = Saver(folder / "checkpoints", config.checkpoint.keep, facts)
+    if world.is_root:
+        write_text(folder / "config.yaml", config.to_yaml())
+    return trainer
+
+
+def make_renderer(config, world, tree, state):
+    """The rendering stages for a tree and the rows of a state."""
+    layout = Layout(tree, world.rank, world.ranks, state.offsets)
+    compositor = make_compositor(
+        config.exchange.strategy, world.backend, world.exchange, layout, config.scene.background
+    )
+    near, stop = config.render.near, config.render.stop
+    return Renderer(world.backend, world.exchange, layout, compositor, near, stop)
+
+
+def _recorder(config, world, folder, state, stored):
+    """Recorder that continues the files of a resumed run."""
+    resumed = state.images_seen if stored else None
+    series = Series(folder / "metrics.h5", world.rank, resumed)
+    progress = Progress(
+        config.train.images, state.images_seen, is_rank0=world.is_root, every=config.log.every
+    )
+    recorder = Recorder(world, series, progress, config.train)
+    if stored:
+        recorder.spent, recorder.moved = stored.order["seconds"], int(stored.order["bytes"])
+    return recorder
+
+
+def _opening(trainer, data, folder):
+    """One line that says what is about to be trained."""
+    world = trainer.world
+    return (
+        f"{len(data.train)} training and {len(data.test)} held-out views, "
+        f"{trainer.tree.cells} cells on {world.ranks} ranks, batch {trainer.batch}, "
+        f"{world.exchange.name} transport, {world.backend.name} backend "
+        f"({world.backend.real}, {world.backend.threads} threads a rank), results in {folder}"
+    )
+
+
+def finish(trainer, data, folder, logger):
+    """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective."""
+    world, recorder = trainer.world, trainer.recorder
+    seconds, rate = recorder.seconds, recorder.images_per_second
+    moved = recorder.total_bytes()
+    trainer.save(trainer)
+    quality = trainer.evaluate(folder / "pictures")
+    recorder.quality(quality, trainer.state.images_seen)
+    recorder.close()
+    write_ply(folder / "model.ply", trainer.state.gaussians, data.origin, world.comm)
+    count = np.array([len(trainer.state.gaussians)], np.int64)
+    count = int(world.exchange.allreduce("figures", count)[0])
+    if world.is_root:
+        write_summary(
+            folder / "summary.json",
+            psnr=quality.psnr if quality else None,
+            ssim=quality.ssim if quality else None,
+            gaussians=count,
+            images_seen=trainer.state.images_seen,
+            ranks=world.ranks,
+            seconds=seconds,
+            images_per_second=rate,
+            bytes_exchanged=moved,
+        )
+        logger.info("results are in %s: model.ply, summary.json, pictures/, metrics.h5", folder)
+    trainer.cache.close()

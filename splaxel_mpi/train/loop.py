@@ -1,0 +1,101 @@
+"""The training loop: step after step, with what happens now and then in between."""
+
+from ..evaluate.heldout import evaluate
+from ..partition.layout import Layout
+from ..schedule.events import crossed
+from .step import train_step
+
+
+class Trainer:
+    """One rank's side of a run.
+
+    world: World; config: Config; views: list of View; train, test: indices into views; cache:
+    ImageCache; state, tree: where training stands; renderer, optimizer, densifier (None: a
+    fixed set of Gaussians), scheduler: the choices made; recorder: Recorder; save: function
+    (trainer) that writes a checkpoint.
+    """
+
+    def __init__(self, world, config, views, train, test, cache, batch):
+        self.world, self.config = world, config
+        self.views, self.train, self.test = views, train, test
+        self.cache, self.batch = cache, batch
+        self.state = self.tree = None
+        self.renderer = self.optimizer = self.densifier = self.scheduler = None
+        self.recorder = self.save = None
+
+    @property
+    def degree(self):
+        """SH bands in use: one more every train.sh_every images."""
+        every = self.config.train.sh_every
+        grown = self.state.images_seen // every if every else self.config.scene.sh_degree
+        return min(self.config.scene.sh_degree, grown)
+
+    def run(self):
+        """Train until train.images images have been seen. Collective."""
+        while self.state.images_seen < self.config.train.images:
+            before = self.state.images_seen
+            self._step(before)
+            self._events(before, self.state.images_seen)
+
+    def _step(self, before):
+        """One batch; the last one of a run may be smaller."""
+        total = self.config.train.images
+        size = min(self.batch, total - before)
+        indices = self.scheduler.batch(before, size)
+        upcoming = self.scheduler.batch(before + size, min(self.batch, total - before - size))
+        with self.renderer.timers("photographs"):
+            photos = self.cache.fetch(sorted(set(indices)), sorted(set(upcoming)))
+        views = [self.views[i] for i in indices]
+        shares = train_step(
+            self.renderer,
+            self.optimizer,
+            self.state,
+            views,
+            photos,
+            self.degree,
+            self.config.train,
+        )
+        self.recorder.add(views, shares)
+
+    def _events(self, before, after):
+        """What lies between two image counts."""
+        config, last = self.config, after >= self.config.train.images
+        if self.densifier and self.densifier.due(before, after, config.train.images):
+            self.densify(before, after)
+        if crossed(before, after, config.log.every) or last:
+            rate = self.optimizer.rate("means", after)
+            self.recorder.report(self.state, self.renderer, {"position_rate": rate})
+        self.recorder.tick(after)
+        if crossed(before, after, config.evaluate.every) and not last:
+            self.recorder.quality(self.evaluate(), after)
+        if crossed(before, after, config.checkpoint.every) and not last:
+            self.save(self)
+
+    def densify(self, before, after):
+        """Change the set of Gaussians and send each to the cell of its mean. Collective."""
+        with self.renderer.timers("densify"):
+            done = self.densifier.apply(self.state, before, after, self.config.train.images)
+            self.state.migrate(self.tree, self.world.exchange)
+        self.set_layout()
+        self.recorder.densified(done)
+
+    def set_layout(self):
+        """Tell the renderer where the rows of each cell lie now."""
+        world = self.world
+        layout = Layout(self.tree, world.rank, world.ranks, self.state.offsets)
+        self.renderer.set_layout(layout)
+
+    def evaluate(self, folder=None):
+        """Held-out Quality, or None without held-out views. Collective."""
+        if not self.test:
+            return None
+        return evaluate(
+            self.renderer,
+            self.state.gaussians,
+            [self.views[i] for i in self.test],
+            self.cache,
+            self.degree,
+            self.config.train.chunk,
+            folder,
+            self.config.evaluate.pictures if folder is not None else 0,
+        )

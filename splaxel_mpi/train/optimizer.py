@@ -1,0 +1,55 @@
+"""Adam under the batch rule (design section 8)."""
+
+import math
+
+# parameter group -> name of its learning rate in train.rates
+RATES = {
+    "means": "position",
+    "scales": "scale",
+    "quats": "rotation",
+    "opacities": "opacity",
+    "sh0": "sh0",
+    "shN": "shN",
+}
+
+
+class Optimizer:
+    """One update a batch: gradients / B, rates x sqrt(B), epsilon / sqrt(B), betas^B.
+
+    settings: the train section; extent: of the scene, in its unit (scales the position rate);
+    batch: B. ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all.
+    """
+
+    def __init__(self, backend, settings, extent, batch):
+        self.backend, self.settings, self.extent, self.batch = backend, settings, extent, batch
+        self.betas = settings.beta1**batch, settings.beta2**batch
+        self.epsilon = settings.epsilon / math.sqrt(batch)
+
+    def rate(self, name, images_seen):
+        """Learning rate of a group after so many images, batch rule included.
+
+        The position rate falls log-linearly to position_final of itself over the run.
+        """
+        rate = getattr(self.settings.rates, RATES[name])
+        if name == "means":
+            done = min(1.0, images_seen / self.settings.images)
+            rate *= self.extent * self.settings.rates.position_final**done
+        return rate * math.sqrt(self.batch)
+
+    def step(self, state, gradients, views):
+        """Update state in place from gradients summed over ``views`` images."""
+        state.step += 1
+        seen = gradients.seen if self.settings.optimizer == "selective" else None
+        for name, parameter in state.gaussians.groups():
+            self.backend.adam(
+                parameter,
+                getattr(gradients, name),
+                state.first[name],
+                state.second[name],
+                seen,
+                self.rate(name, state.images_seen),
+                self.betas,
+                self.epsilon,
+                state.step,
+                1.0 / views,
+            )

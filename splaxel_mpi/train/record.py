@@ -1,0 +1,144 @@
+"""Figures of a run: the metrics file, the progress line, and the check for broken numbers."""
+
+import logging
+import math
+import resource
+import time
+
+import numpy as np
+
+log = logging.getLogger(__name__)
+
+class Recorder:
+    """Collects shares of losses and writes one row of metrics at each report.
+
+    series: evaluate.series.Series; progress: progress.Progress.
+    """
+
+    def __init__(self, world, series, progress, settings):
+        self.world, self.series, self.progress = world, series, progress
+        self.ssim_weight = settings.ssim_weight
+        self.shares, self.views = [], []
+        self.start = self.last = time.perf_counter()
+        self.spent = self.moved = 0  # seconds and bytes of the run before this process
+        self.images, self.shown = 0, {}
+        self.before = self._totals()
+
+    def add(self, views, shares):
+        """Keep this rank's shares (views, 3) of a batch until the next report."""
+        self.views += views
+        self.shares.append(shares)
+        self.images += len(views)
+
+    def tick(self, images_seen):
+        """Move the progress bar, with the figures of the last report."""
+        self.progress.update(images_seen, **self.shown)
+
+    @property
+    def images_per_second(self):
+        """Images trained by this process a second."""
+        return self.images / max(time.perf_counter() - self.start, 1e-9)
+
+    @property
+    def seconds(self):
+        """Training time of the run so far, earlier processes included."""
+        return self.spent + time.perf_counter() - self.start
+
+    def total_bytes(self):
+        """Bytes that all ranks sent to others in the run so far. Collective."""
+        local = np.array([sum(self.world.exchange.bytes.values())], np.int64)
+        return self.moved + int(self.world.exchange.allreduce("figures", local)[0])
+
+    def report(self, state, renderer, rates):
+        """Reduce what was collected over ranks and write it. Collective.
+
+        Raises FloatingPointError naming the view when a loss is not a finite number.
+        """
+        exchange = self.world.exchange
+        figures = exchange.allreduce("figures", np.concatenate(self.shares))
+        self._check(figures, state)
+        l1, dissimilarity, error = figures.mean(0)
+        local = self._rank_figures(state, renderer)
+        ranks = exchange.allgather("figures", np.array(list(local.values()), np.float64))
+        if self.world.is_root:
+            row = dict(
+                images_seen=state.images_seen,
+                step=state.step,
+                time=self.seconds,
+                loss=(1 - self.ssim_weight) * l1 + self.ssim_weight * dissimilarity,
+                l1=l1,
+                ssim=1 - dissimilarity,
+                psnr=-10 * math.log10(max(error, 1e-12)),
+                images_per_second=len(self.views) / (time.perf_counter() - self.last),
+                **rates,
+            )
+            row.update(self._spread(local, ranks))
+            self.series.append(row)
+            self.shown = dict(
+                loss=row["loss"], psnr=row["psnr"], gaussians=int(ranks[:, 0].sum())
+            )
+        self.views, self.shares, self.last = [], [], time.perf_counter()
+
+    def _check(self, figures, state):
+        broken = np.flatnonzero(~np.isfinite(figures).all(1))
+        if len(broken):
+            raise FloatingPointError(
+                f"the loss of view {self.views[broken[0]].name} is not a finite number "
+                f"near image {state.images_seen}"
+            )
+
+    def _totals(self):
+        """Cumulative figures of the exchange: seconds, seconds waited, bytes by kind."""
+        exchange = self.world.exchange
+        kinds = {f"bytes/{kind}": count for kind, count in sorted(exchange.bytes.items())}
+        seconds, waited = sum(exchange.seconds.values()), sum(exchange.waited.values())
+        return {"communication": seconds, "wait": waited, **kinds}
+
+    def _rank_figures(self, state, renderer):
+        """This rank's figures since the last report, by name, the same names on all ranks."""
+        totals = self._totals()
+        since = {name: value - self.before.get(name, 0) for name, value in totals.items()}
+        self.before = totals
+        stages = renderer.timers.take()
+        visible, ghosts = renderer.take_counts()
+        return {
+            "gaussians": len(state.gaussians),
+            "visible": visible,
+            "ghosts": ghosts,
+            "compute": sum(stages.values()) - since["communication"],
+            "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            **{f"seconds/{name}": value for name, value in sorted(stages.items())},
+            **since,
+        }
+
+    @staticmethod
+    def _spread(names, ranks):
+        """Minimum, mean and maximum over ranks of each figure."""
+        return {
+            name: dict(min=column.min(), mean=column.mean(), max=column.max())
+            for name, column in zip(names, ranks.T)
+        }
+
+    def densified(self, done):
+        """Say what an event changed, and follow the new number of Gaussians. Collective."""
+        names = sorted(done)
+        local = np.array([done[name] for name in names], np.int64)
+        total = self.world.exchange.allreduce("figures", local)
+        text = ", ".join(f"{count} {name}" for name, count in zip(names, total) if count)
+        log.debug("density control: %s", text or "nothing changed")
+
+    def quality(self, quality, images):
+        """Record held-out quality measured during the run (on the root)."""
+        if quality is not None and self.world.is_root:
+            self.series.append(
+                dict(images_seen=images, heldout_psnr=quality.psnr, heldout_ssim=quality.ssim)
+            )
+            self.progress.message(
+                f"held-out PSNR {quality.psnr:.2f} dB, SSIM {quality.ssim:.4f} "
+                f"after {images} images"
+            )
+
+    def close(self):
+        """Write what is left and take the progress bar down."""
+        self.series.close()
+        self.progress.close()

@@ -1,0 +1,95 @@
+"""From Gaussians to composed pixels and back, for the views of one chunk."""
+
+import numpy as np
+
+from ..backends.base import SPLAT_GRADIENT
+from ..compose.base import ViewWork
+from ..compose.ghosts import Ghosts
+from .timers import Timers
+
+
+class Renderer:
+    """The rendering stages of design section 2 on one rank's cells.
+
+    backend, exchange, layout: see their contracts; compositor: compose.base.Compositor;
+    render: settings with near and stop.
+    """
+
+    def __init__(self, backend, exchange, layout, compositor, near, stop):
+        self.backend, self.exchange = backend, exchange
+        self.compositor, self.ghosts = compositor, Ghosts(backend, exchange, layout)
+        self.near, self.stop = near, stop
+        self.set_layout(layout)
+        self.timers = Timers()
+        self.ghost_count = self.visible_count = 0
+
+    def set_layout(self, layout):
+        """Follow the rows of the cells after a migration."""
+        self.layout = self.compositor.layout = self.ghosts.layout = layout
+
+    def draw(self, gaussians, cameras, degree, rules):
+        """Render a chunk of views.
+
+        gaussians: this rank's, grouped by cell as in the layout; cameras: list of Camera;
+        degree: SH bands used; rules: one of visibility.demand for each camera. Collective.
+        Returns (works, composed), lists over views.
+        """
+        with self.timers("project"):
+            works = [self._project(gaussians, camera, degree) for camera in cameras]
+        with self.timers("ghosts"):
+            self.ghosts.send(works)
+        self.ghost_count += self.ghosts.count()
+        for work in works:
+            for part in work.parts:
+                self._rasterize(work, part)
+        with self.timers("compose"):
+            return works, self.compositor.compose(works, rules)
+
+    def back_propagate(self, gaussians, works, composed, gradients, degree, out):
+        """Carry dL/dC to the parameters.
+
+        gradients: per view (n, 3, 256) on composed.tiles; out: Gradients, added to. Collective.
+        """
+        with self.timers("compose back"):
+            seeds = self.compositor.backward(works, composed, gradients)
+        with self.timers("rasterize back"):
+            rows = [
+                [self._rasterize_backward(work, part, seed) for part, seed in zip(work.parts, s)]
+                for work, s in zip(works, seeds)
+            ]
+        with self.timers("ghosts"):
+            self.ghosts.give_back(works, rows)
+        with self.timers("project back"):
+            for work in works:
+                self.backend.project_backward(
+                    gaussians, work.camera, degree, work.splats, work.gradient, out
+                )
+
+    def take_counts(self):
+        """Visible splats and ghosts sent since the last call, summed over views."""
+        out = self.visible_count, self.ghost_count
+        self.visible_count = self.ghost_count = 0
+        return out
+
+    def _project(self, gaussians, camera, degree):
+        splats = self.backend.project(gaussians, camera, degree, self.near)
+        self.visible_count += len(splats)
+        return ViewWork(camera, splats)
+
+    def _rasterize(self, work, part):
+        """Tile lists and partial pixels of one (view, cell)."""
+        box = None if self.layout.cells == 1 else self.layout.boxes[part.cell]
+        with self.timers("sort"):
+            part.lists = self.backend.tile_lists(part.splats, work.camera, box)
+        with self.timers("rasterize"):
+            part.partial = self.backend.rasterize(
+                part.splats, part.lists, work.camera, self.stop
+            )
+
+    def _rasterize_backward(self, work, part, seed):
+        """Splat gradients of one (view, cell), (n, 9)."""
+        if len(part.lists.tiles) == 0:
+            return np.zeros((len(part.splats), SPLAT_GRADIENT), self.backend.real)
+        return self.backend.rasterize_backward(
+            part.splats, part.lists, part.partial, seed, work.camera, self.stop
+        )

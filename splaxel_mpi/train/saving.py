@@ -1,0 +1,51 @@
+"""Checkpoints of a run: from a Trainer's state to checkpoint.base.Checkpoint."""
+
+import numpy as np
+
+from ..checkpoint.base import Checkpoint
+from ..checkpoint.resume import checkpoint_path, prune
+from ..checkpoint.save import save
+from ..evaluate.summary import versions
+
+
+class Saver:
+    """Writes checkpoints of one run into its folder and keeps the last few.
+
+    facts: what the checkpoint says of the run besides the state: seed, origin, extent,
+    dataset, config (YAML text), config_chain.
+    """
+
+    def __init__(self, folder, keep, facts):
+        self.folder, self.keep, self.facts = folder, keep, facts
+
+    def __call__(self, trainer):
+        """Write a checkpoint of where the trainer stands. Collective."""
+        world, state, config = trainer.world, trainer.state, trainer.config
+        moved = trainer.recorder.total_bytes()
+        stored = Checkpoint(
+            gaussians=state.gaussians,
+            first=state.first,
+            second=state.second,
+            gradient_norm=state.norm,
+            gradient_count=state.count,
+            cell=self._cells(trainer),
+            tree=trainer.tree,
+            images_seen=state.images_seen,
+            step=state.step,
+            batch=trainer.batch,
+            order=dict(seconds=world.comm.bcast(trainer.recorder.seconds), bytes=moved),
+            background=np.asarray(config.scene.background, np.float64),
+            sh_degree=trainer.degree,
+            random_state=np.zeros(0, np.int64),
+            versions=versions(),
+            **self.facts,
+        )
+        save(checkpoint_path(self.folder, state.images_seen), stored, world.comm)
+        if world.is_root:
+            prune(self.folder, self.keep)
+
+    @staticmethod
+    def _cells(trainer):
+        """Cell of each row, (n,) int32."""
+        layout = trainer.renderer.layout
+        return np.repeat(np.asarray(layout.local, np.int32), np.diff(layout.offsets))

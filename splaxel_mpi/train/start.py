@@ -1,0 +1,88 @@
+"""Where training starts: from SfM points, or from a checkpoint."""
+
+import numpy as np
+
+from ..checkpoint.resume import load_latest
+from ..errors import UserError
+from ..partition.kdtree import build
+from ..partition.layout import Layout
+from ..partition.migrate import regroup
+from ..scene.initialise import initial_gaussians, neighbour_distances
+from .state import State
+
+
+def from_points(points, config, world):
+    """State and tree from sparse points that the root holds (others pass None). Collective.
+
+    The root finds neighbour distances and deals the points evenly; every rank makes its share
+    of Gaussians, the tree is built from all of them, and they migrate to their cells. Ids are
+    places in the input, so they do not depend on ranks.
+    """
+    share = _deal(points, world)
+    positions, colors, distances, ids = share
+    gaussians = initial_gaussians(
+        positions, colors, ids, distances, config.scene.initial_opacity, world.backend.real
+    )
+    weights = np.ones(len(gaussians), np.int64)
+    cells = config.partition.cells or world.ranks
+    tree = build(gaussians.means, weights, cells, world.exchange)
+    gaussians, _, offsets = regroup(gaussians, {}, tree, world.exchange)
+    return State.fresh(gaussians, offsets), tree
+
+
+def _deal(points, world):
+    """Rows of positions, colours, distances and ids for this rank, dealt evenly by the root."""
+    exchange, ranks = world.exchange, world.ranks
+    total = np.array([len(points.positions) if world.is_root else 0], np.int64)
+    total = int(exchange.allreduce("points", total)[0])
+    bounds = total * np.arange(ranks + 1) // ranks
+    mine = int(bounds[world.rank + 1] - bounds[world.rank])
+    rows = np.zeros((0, 3)), np.zeros((0, 3), np.uint8), np.zeros((0, 1)), np.zeros((0, 1), int)
+    if world.is_root:
+        distances = neighbour_distances(points.positions)
+        ids = np.arange(total, dtype=np.int64)
+        rows = points.positions, points.colors, distances[:, None], ids[:, None]
+    out = []
+    for array in rows:
+        width = array.shape[1]
+        counts = np.diff(bounds) * width if world.is_root else np.zeros(ranks, np.int64)
+        expected = np.zeros(ranks, np.int64)
+        expected[world.root] = mine * width
+        flat, _ = exchange.alltoallv("points", np.ascontiguousarray(array).ravel(), counts, expected)
+        out.append(flat.reshape(mine, width))
+    positions, colors, distances, ids = out
+    return positions, colors, distances[:, 0], ids[:, 0]
+
+
+def from_checkpoint(folder, config, world, content_id):
+    """State, tree and checkpoint from the newest whole checkpoint of a folder. Collective.
+
+    Rows keep their order on the rank count that wrote them; otherwise Gaussians migrate to the
+    cells of the stored tree, or of a new one when the number of cells changes.
+    """
+    path, stored = load_latest(folder, world.comm)
+    if stored is None:
+        raise UserError(f"{folder}: no checkpoint to resume from; start without --resume")
+    if stored.dataset != content_id:
+        raise UserError(
+            f"{path}: written for another data set than {config.data.path}; "
+            "give the same data.path and data.scale or start without --resume"
+        )
+    gaussians = stored.gaussians
+    if gaussians.dtype != world.backend.real:
+        raise UserError(
+            f"{path}: holds {gaussians.dtype} but backend.precision is {world.backend.real}; "
+            f"set backend.precision={gaussians.dtype}"
+        )
+    count = stored.gradient_count.astype(np.int32)
+    state = State(gaussians, stored.first, stored.second, stored.gradient_norm, count, None)
+    state.images_seen, state.step = stored.images_seen, stored.step
+    tree, cells = stored.tree, config.partition.cells or world.ranks
+    if tree.cells != cells:
+        tree = build(gaussians.means, np.ones(len(gaussians), np.int64), cells, world.exchange)
+    if stored.ranks == world.ranks and tree is stored.tree:
+        local = Layout(tree, world.rank, world.ranks, np.zeros(1, np.int64)).local
+        state.offsets = np.searchsorted(stored.cell, np.arange(local.start, local.stop + 1))
+    else:
+        state.migrate(tree, world.exchange)
+    return state, tree, stored

@@ -1,0 +1,61 @@
+"""What training changes: parameters, moments, statistics and counters of one rank."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..backends.base import Gradients
+from ..partition.migrate import regroup
+from ..scene.gaussians import GROUPS, Gaussians
+
+
+@dataclass
+class State:
+    """Gaussians of a rank with everything that belongs to them, row for row."""
+
+    gaussians: Gaussians
+    first: dict  # group name -> (n, width) first moment of Adam
+    second: dict  # group name -> (n, width) second moment
+    norm: np.ndarray  # (n,) real, densification statistic, see Gradients
+    count: np.ndarray  # (n,) int32
+    offsets: np.ndarray  # (local cells + 1,) int64, rows of each local cell
+    images_seen: int = 0
+    step: int = 0
+
+    @staticmethod
+    def fresh(gaussians, offsets):
+        """State before the first step: zero moments and statistics."""
+        rows, real = len(gaussians), gaussians.dtype
+        zeros = {name: np.zeros((rows, width), real) for name, width in GROUPS.items()}
+        return State(
+            gaussians,
+            zeros,
+            {name: array.copy() for name, array in zeros.items()},
+            np.zeros(rows, real),
+            np.zeros(rows, np.int32),
+            offsets,
+        )
+
+    def extras(self):
+        """Arrays that travel with the Gaussians, by name."""
+        out = {f"first/{name}": self.first[name] for name in GROUPS}
+        out.update({f"second/{name}": self.second[name] for name in GROUPS})
+        out.update(norm=self.norm, count=self.count)
+        return out
+
+    def set_rows(self, gaussians, extras, offsets):
+        """Take new arrays, as extras() names them."""
+        self.gaussians, self.offsets = gaussians, offsets
+        self.first = {name: extras[f"first/{name}"] for name in GROUPS}
+        self.second = {name: extras[f"second/{name}"] for name in GROUPS}
+        self.norm, self.count = extras["norm"], extras["count"]
+
+    def migrate(self, tree, exchange):
+        """Send every Gaussian to the owner of the cell of its mean. Collective."""
+        self.set_rows(*regroup(self.gaussians, self.extras(), tree, exchange))
+
+    def gradients(self):
+        """Zeroed Gradients that add to this state's densification statistics."""
+        zeros = {name: np.zeros_like(array) for name, array in self.gaussians.groups()}
+        seen = np.zeros(len(self.gaussians), np.uint8)
+        return Gradients(**zeros, seen=seen, norm=self.norm, count=self.count)

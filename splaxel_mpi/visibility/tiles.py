@@ -1,0 +1,66 @@
+"""Tile sets of a view: who holds a tile, who supervises it, who needs it to do so.
+
+A tile set is a boolean array over the view's tiles, row major.
+"""
+
+import numpy as np
+
+from ..scene.camera import TILE
+
+# The gradient of SSIM at a pixel reaches the composed image 10 pixels away (5 for the
+# moments, 5 more for the gradient of each moment): less than one tile.
+SSIM_REACH = 10
+
+
+def dilate(tiles, camera):
+    """Tile set widened by one tile in all eight directions."""
+    tiles_x, tiles_y = camera.tiles
+    grid = np.zeros((tiles_y + 2, tiles_x + 2), bool)
+    grid[1:-1, 1:-1] = tiles.reshape(tiles_y, tiles_x)
+    rows = grid[:-2] | grid[1:-1] | grid[2:]
+    return (rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]).reshape(-1)
+
+
+def areas(camera):
+    """Pixels of each tile inside the image, (tile_count,) int64."""
+    tiles_x, tiles_y = camera.tiles
+    width = np.minimum(TILE, camera.width - TILE * np.arange(tiles_x))
+    height = np.minimum(TILE, camera.height - TILE * np.arange(tiles_y))
+    return (height[:, None] * width[None, :]).reshape(-1).astype(np.int64)
+
+
+def bounding_rect(tiles, camera, margin=0):
+    """Pixels (x0, y0, x1, y1) around a tile set, widened by margin, cut to the image.
+
+    An empty set gives (0, 0, 0, 0).
+    """
+    tiles_x, tiles_y = camera.tiles
+    grid = tiles.reshape(tiles_y, tiles_x)
+    rows, columns = np.flatnonzero(grid.any(1)), np.flatnonzero(grid.any(0))
+    if len(rows) == 0:
+        return 0, 0, 0, 0
+    return (
+        max(0, int(columns[0]) * TILE - margin),
+        max(0, int(rows[0]) * TILE - margin),
+        min(camera.width, int(columns[-1] + 1) * TILE + margin),
+        min(camera.height, int(rows[-1] + 1) * TILE + margin),
+    )
+
+
+def to_image(tiles, data, camera, xp=np):
+    """Padded image (planes, 16 tiles_y, 16 tiles_x) from tiles (n,) and (n, planes, 256);
+    zeros where no tile is given."""
+    tiles_x, tiles_y = camera.tiles
+    planes = data.shape[1]
+    image = xp.zeros((planes, tiles_y, TILE, tiles_x, TILE), data.dtype)
+    image[:, tiles // tiles_x, :, tiles % tiles_x, :] = data.reshape(-1, planes, TILE, TILE)
+    return image.reshape(planes, tiles_y * TILE, tiles_x * TILE)
+
+
+def to_tiles(tiles, image, camera, xp=np):
+    """Inverse of to_image: (n, planes, 256) from a padded image."""
+    tiles_x, tiles_y = camera.tiles
+    planes = image.shape[0]
+    grid = image.reshape(planes, tiles_y, TILE, tiles_x, TILE)
+    picked = grid[:, tiles // tiles_x, :, tiles % tiles_x, :]
+    return xp.ascontiguousarray(picked.reshape(-1, planes, TILE * TILE))

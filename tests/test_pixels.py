@@ -1,0 +1,208 @@
+"""Composition, optimizer and packing on the host against plain numpy."""
+
+import numpy as np
+import pytest
+
+from splaxel_mpi.backends.host_pixels import HostPixels
+from splaxel_mpi.scene.camera import Camera
+
+
+class Host(HostPixels):
+    def __init__(self, real=np.float64, threads=1):
+        self.real, self.threads = np.dtype(real), threads
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(23)
+
+
+BACKGROUND = np.array([0.2, 0.5, 0.9])
+
+
+def random_layers(rng, tiles, layers, absent=0.3):
+    """Pool and slots in random order, some layers without a tile."""
+    pool = rng.random((tiles * layers + 2, 4, 256))
+    slots = rng.permutation(len(pool))[: tiles * layers].reshape(tiles, layers).astype(np.int32)
+    slots[rng.random(slots.shape) < absent] = -1
+    return pool, slots
+
+
+def compose_reference(pool, slots, background):
+    image = np.zeros((len(slots), 3, 256))
+    passed = np.ones((len(slots), 256))
+    for tile, row in enumerate(slots):
+        for slot in row[row >= 0]:
+            image[tile] += passed[tile] * pool[slot, :3]
+            passed[tile] *= pool[slot, 3]
+    return image + passed[:, None] * background[:, None], passed
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 8])
+@pytest.mark.parametrize("real, tolerance", [(np.float32, 1e-5), (np.float64, 1e-13)])
+def test_compose(rng, layers, real, tolerance):
+    pool, slots = random_layers(rng, 7, layers)
+    image, passed = Host(real, 2).compose(pool.astype(real), slots, BACKGROUND)
+    want, want_passed = compose_reference(pool, slots, BACKGROUND)
+    assert image.dtype == real and passed.dtype == real
+    np.testing.assert_allclose(image, want, rtol=tolerance)
+    np.testing.assert_allclose(passed, want_passed, rtol=tolerance, atol=1e-12)
+
+
+def test_compose_backward_against_central_differences(rng):
+    tiles, layers, step = 3, 5, 1e-6
+    pool, slots = random_layers(rng, tiles, layers)
+    gradient = rng.normal(size=(tiles, 3, 256))
+    wanted = np.where(slots < 0, -1, slots)
+    out = Host().compose_backward(pool, slots, BACKGROUND, gradient, wanted.astype(np.int32),
+                                  len(pool))
+    numeric = np.zeros_like(pool)
+    for slot in slots[slots >= 0]:
+        for plane in range(4):  # pixels do not interact: all 256 are moved at once
+            sides = []
+            for sign in (1, -1):
+                moved = pool.copy()
+                moved[slot, plane] += sign * step
+                image, _ = Host().compose(moved, slots, BACKGROUND)
+                sides.append((image * gradient).sum(axis=(0, 1)))
+            tile = np.argwhere(slots == slot)[0, 0]
+            image_terms = (sides[0] - sides[1]) / (2 * step)
+            assert tile >= 0
+            numeric[slot, plane] = image_terms
+    # (f(x + h) - f(x - h)) / 2h of a function linear in every value: rounding over 1e-6 is left
+    assert np.linalg.norm(out - numeric) <= 1e-6 * np.linalg.norm(numeric)
+    unused = np.setdiff1d(np.arange(len(pool)), slots)
+    assert not out[unused].any()
+
+
+def test_compose_backward_gives_only_what_is_wanted(rng):
+    pool, slots = random_layers(rng, 6, 4)
+    gradient = rng.normal(size=(6, 3, 256))
+    full = Host().compose_backward(pool, slots, BACKGROUND, gradient, slots, len(pool))
+    wanted = np.full_like(slots, -1)
+    chosen = [tuple(at) for at in np.argwhere(slots >= 0)[::3]]
+    for row, at in enumerate(chosen):
+        wanted[at] = len(chosen) - 1 - row
+    out = Host(threads=2).compose_backward(pool, slots, BACKGROUND, gradient, wanted,
+                                           len(chosen) + 1)
+    for at in chosen:
+        np.testing.assert_array_equal(out[wanted[at]], full[slots[at]])
+    assert not out[-1].any()
+
+
+def test_opaque_front_layer_hides_without_division(rng):
+    pool, slots = random_layers(rng, 2, 4, absent=0)
+    pool[slots[:, 0], 3] = 0
+    image, passed = Host().compose(pool, slots, BACKGROUND)
+    np.testing.assert_array_equal(image, pool[slots[:, 0], :3])
+    assert not passed.any()
+    gradient = rng.normal(size=(2, 3, 256))
+    out = Host().compose_backward(pool, slots, BACKGROUND, gradient, slots, len(pool))
+    assert np.isfinite(out).all()
+    assert not out[slots[:, 1:]].any()
+    np.testing.assert_array_equal(out[slots[:, 0], :3], gradient)
+    # the gradient of an opaque layer's transmittance is what it hides
+    behind, _ = compose_reference(pool, slots[:, 1:], BACKGROUND)
+    np.testing.assert_allclose(out[slots[:, 0], 3], (gradient * behind).sum(1), rtol=1e-12,
+                               atol=1e-13)
+
+
+def test_compose_rejects_wrong_arguments(rng):
+    pool, slots = random_layers(rng, 2, 2)
+    slots[0, 0] = len(pool)
+    with pytest.raises(ValueError, match="slots must lie in -1 to 5"):
+        Host().compose(pool, slots, BACKGROUND)
+    slots[0, 0] = 0
+    with pytest.raises(ValueError, match="wanted must lie in -1 to 0"):
+        Host().compose_backward(pool, slots, BACKGROUND, np.zeros((2, 3, 256)),
+                                np.ones_like(slots), 1)
+    with pytest.raises(ValueError, match="pool must be .*float32"):
+        Host(np.float32).compose(pool, slots, BACKGROUND)
+
+
+def adam_reference(x, g, m, v, rate, betas, epsilon, step, scale):
+    g = g * scale
+    m = betas[0] * m + (1 - betas[0]) * g
+    v = betas[1] * v + (1 - betas[1]) * g * g
+    m_hat, v_hat = m / (1 - betas[0] ** step), v / (1 - betas[1] ** step)
+    return x - rate * m_hat / (np.sqrt(v_hat) + epsilon), m, v
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 45])
+@pytest.mark.parametrize("selective", [False, True])
+@pytest.mark.parametrize("real, tolerance", [(np.float32, 1e-5), (np.float64, 1e-12)])
+def test_adam_follows_the_formula(rng, width, selective, real, tolerance):
+    settings = (0.01, (0.9, 0.999), 1e-15)
+    state = [rng.normal(size=(101, width)), np.zeros((101, width)), np.zeros((101, width))]
+    arrays = [array.astype(real) for array in state]
+    for step in range(1, 6):
+        gradient = rng.normal(size=(101, width)) * 10.0 ** rng.integers(-6, 3, (101, 1))
+        seen = (rng.random(101) < 0.6).astype(np.uint8) if selective else None
+        rows = seen.astype(bool) if selective else slice(None)
+        updated = adam_reference(state[0], gradient, *state[1:], *settings, step, 0.25)
+        for array, new in zip(state, updated):
+            array[rows] = new[rows]
+        host = Host(real, threads=1 + step % 3)
+        host.adam(arrays[0], gradient.astype(real), *arrays[1:], seen, *settings, step, 0.25)
+    for got, want in zip(arrays, state):
+        np.testing.assert_allclose(got, want, rtol=10 * tolerance, atol=tolerance * abs(want).max())
+
+
+def test_adam_at_a_late_step_and_without_gradient():
+    x, m, v = np.ones((2, 3)), np.zeros((2, 3)), np.zeros((2, 3))
+    Host().adam(x, np.zeros((2, 3)), m, v, None, 0.1, (0.9, 0.999), 1e-15, 10**7, 1.0)
+    np.testing.assert_array_equal(x, 1)
+    Host().adam(x, np.ones((2, 3)), m, v, None, 0.1, (0.9, 0.999), 1e-15, 10**7, 1.0)
+    np.testing.assert_allclose(x, 1 - 0.1 * 0.1 / np.sqrt(0.001), rtol=1e-12)
+    with pytest.raises(ValueError, match="step must be 1 or more"):
+        Host().adam(x, x, m, v, None, 0.1, (0.9, 0.999), 1e-15, 0, 1.0)
+    with pytest.raises(ValueError, match="seen must be .*uint8"):
+        Host().adam(x, x, m, v, np.ones(2, bool), 0.1, (0.9, 0.999), 1e-15, 1, 1.0)
+
+
+def camera_of(width, height):
+    return Camera(width, height, 1.0, 1.0, 0.0, 0.0, np.eye(3), np.zeros(3))
+
+
+@pytest.mark.parametrize("size", [(449, 800), (800, 449), (17, 33), (1, 1), (32, 16)])
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+def test_pack_and_unpack(rng, size, real):
+    camera = camera_of(*size)
+    tiles = rng.permutation(camera.tile_count)[: camera.tile_count // 2 + 1].astype(np.int32)
+    index = rng.permutation(len(tiles) + 3)[: len(tiles)].astype(np.int32)
+    pixels = rng.random((len(tiles) + 3, 4, 256)).astype(real)
+    host = Host(real, threads=2)
+    stream = host.pack(pixels, index, tiles, camera)
+    tiles_x, _ = camera.tiles
+    pieces, want = [], np.zeros((len(tiles), 4, 16, 16), real)
+    want[:, 3] = 1
+    for k, (slot, tile) in enumerate(zip(index, tiles)):
+        wide = min(16, size[0] - 16 * (tile % tiles_x))
+        high = min(16, size[1] - 16 * (tile // tiles_x))
+        inside = pixels[slot].reshape(4, 16, 16)[:, :high, :wide]
+        want[k, :, :high, :wide] = inside
+        pieces.append(inside.ravel())
+    np.testing.assert_array_equal(stream, np.concatenate(pieces))
+    out = np.full((len(tiles), 4, 256), np.nan, real)
+    host.unpack(stream, tiles, camera, out)
+    np.testing.assert_array_equal(out, want.reshape(out.shape))
+
+
+def test_the_stream_of_all_tiles_is_as_large_as_the_image():
+    camera = camera_of(449, 800)
+    tiles = np.arange(camera.tile_count, dtype=np.int32)
+    stream = Host().pack(np.zeros((len(tiles), 4, 256)), tiles, tiles, camera)
+    assert stream.size == 4 * 449 * 800
+
+
+def test_pack_rejects_wrong_arguments():
+    camera = camera_of(17, 33)
+    pixels = np.zeros((1, 4, 256))
+    one, none = np.zeros(1, np.int32), np.zeros(0, np.int32)
+    assert Host().pack(pixels, none, none, camera).size == 0
+    with pytest.raises(ValueError, match="tiles must lie in 0 to 5"):
+        Host().pack(pixels, one, one + 6, camera)
+    with pytest.raises(ValueError, match="index must lie in 0 to 0"):
+        Host().pack(pixels, one + 1, one, camera)
+    with pytest.raises(ValueError, match=r"stream must be .*\(1024,\)"):
+        Host().unpack(np.zeros(1023), one, camera, pixels)
