@@ -17,6 +17,7 @@ VENV=$PWD/.venv
 STAMPS=$VENV/stamps
 LOG=$PWD/build/env.log
 mkdir -p build
+trap 'echo "[env] interrupted" >&2; exit 130' INT TERM
 # An activated .venv must not be the Python that makes it.
 PATH=${PATH//"$VENV/bin:"/}
 # The interpreter itself: a version manager's wrapper would add a tenth of a second to each call.
@@ -133,15 +134,18 @@ stale() { [ "$(cat "$STAMPS/$1" 2>/dev/null)" != "$2" ]; }
 stamp() { printf '%s\n' "$2" >"$STAMPS/$1"; }
 
 pip_install() {
+    touch "$STAMPS/unfinished"
     quietly "pip could not install: without access to a package index, set HTTPS_PROXY,
 PIP_INDEX_URL or PIP_FIND_LINKS to what your site offers" \
         "$VENV/bin/python" -m pip install -q --disable-pip-version-check "$@"
+    rm "$STAMPS/unfinished"
 }
 
 make_venv() {
     local key
     key="$VENV $("$PYTHON" -c 'import sys; print(sys.version, sys.base_prefix)')"
-    stale venv "$key" || return 0
+    # A package that was being installed when we were stopped may look complete to pip.
+    if [ ! -e "$STAMPS/unfinished" ] && ! stale venv "$key"; then return 0; fi
     say "making .venv with $("$PYTHON" --version)"
     rm -rf "$VENV"
     quietly "could not make .venv" "$PYTHON" -m venv "$VENV"
