@@ -5,6 +5,8 @@
 
 #define SPX_VECTOR_BYTES 64
 #define SPX_ISA avx512
+// GCC 12's own intrinsics start from a register that they leave undefined on purpose.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC target("avx512f,avx2,fma,bmi,lzcnt,popcnt")
 #include "host/raster_kernel.h"
 

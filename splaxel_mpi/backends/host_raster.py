@@ -58,14 +58,14 @@ class HostRaster:
     def tile_lists(self, splats, camera, box=None, mask=None):
         """See Backend.tile_lists. Raises MemoryError when the lists do not fit."""
         name, count = suffix(self.real), len(splats)
-        self._check(splats.data, (count, SPLAT), self.real)
-        self._check(splats.ids, (count,), np.int64)
+        _check(splats.data, (count, SPLAT), self.real)
+        _check(splats.ids, (count,), np.int64)
         if box is not None:
             box = np.ascontiguousarray(box, np.float64)
-            self._check(box, (2, 3), np.float64)
+            _check(box, (2, 3), np.float64)
             box = None if np.isinf(box).all() else box
         if mask is not None:
-            self._check(mask, (camera.tile_count,), np.uint8)
+            _check(mask, (camera.tile_count,), np.uint8)
         counts = np.zeros(3, np.int64)
         handle = call(
             "tile_lists_" + name, splats.data, splats.ids, count, camera.packed(), camera.width,
@@ -90,7 +90,7 @@ class HostRaster:
     def rasterize(self, splats, lists, camera, stop):
         """See Backend.rasterize."""
         name, held, count = suffix(self.real), len(lists.tiles), len(splats)
-        self._check(splats.data, (count, SPLAT), self.real)
+        _check(splats.data, (count, SPLAT), self.real)
         walked = Walked(
             ISA.index(isa()),
             np.empty((count, RECORD), self.real),
@@ -100,9 +100,10 @@ class HostRaster:
             0,
         )
         pixels = np.empty((held, 4, PIXELS), self.real)
+        lengths = np.diff(lists.offsets)
         call("raster_records_" + name, splats.data, count, walked.records, self.threads)
         walked.pairs = call(
-            "raster_forward_" + name, *self._job(lists, camera, walked, np.diff(lists.offsets)),
+            "raster_forward_" + name, *_job(lists, camera, walked, lengths, self.threads),
             float(stop), pixels, walked.last, walked.masks, walked.steps,
         )
         return Partial(lists.tiles, pixels, walked)
@@ -111,37 +112,39 @@ class HostRaster:
         """See Backend.rasterize_backward. The same bits for any number of threads: a splat's
         contributions are added tile by tile in ascending order."""
         name, walked, count = suffix(self.real), partial.last, len(splats)
-        self._check(splats.data, (count, SPLAT), self.real)
-        self._check(gradient, partial.pixels.shape, self.real)
+        _check(splats.data, (count, SPLAT), self.real)
+        _check(gradient, partial.pixels.shape, self.real)
         sums = np.zeros((count, SPLAT_GRADIENT), self.real)
         rows = None
         if self.threads > 1:
             rows = np.zeros((len(lists.items), SPLAT_GRADIENT), self.real)
         call(
-            "raster_backward_" + name, *self._job(lists, camera, walked, walked.steps),
+            "raster_backward_" + name, *_job(lists, camera, walked, walked.steps, self.threads),
             partial.pixels, walked.last, walked.masks, walked.steps, gradient, splats.data,
             count, rows, sums,
         )
         return sums
 
-    def _job(self, lists, camera, walked, work):
-        """Arguments that both passes begin with; threads take the heaviest tiles first."""
-        schedule = None
-        if self.threads > 1:
-            schedule = np.argsort(-work, kind="stable").astype(np.int32)
-        rows = table = None
-        if lists.intervals is not None:
-            rows, table = lists.intervals.rows, lists.intervals.table
-        return (
-            walked.isa, self.threads, schedule, len(lists.tiles), walked.records, lists.tiles,
-            lists.offsets, lists.items, rows, table, camera.width, camera.height,
-        )
 
-    @staticmethod
-    def _check(array, shape, dtype):
-        """Refuses an array that a kernel would misread."""
-        if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-            raise TypeError(
-                f"kernel takes a contiguous {np.dtype(dtype)} array {shape}, "
-                f"got {array.dtype} {array.shape}"
-            )
+def _job(lists, camera, walked, work, threads):
+    """Arguments that both passes begin with; work: (held,), tiles of more work go first when
+    there are threads to balance."""
+    schedule = None
+    if threads > 1:
+        schedule = np.argsort(-work, kind="stable").astype(np.int32)
+    rows = table = None
+    if lists.intervals is not None:
+        rows, table = lists.intervals.rows, lists.intervals.table
+    return (
+        walked.isa, threads, schedule, len(lists.tiles), walked.records, lists.tiles,
+        lists.offsets, lists.items, rows, table, camera.width, camera.height,
+    )
+
+
+def _check(array, shape, dtype):
+    """Refuses an array that a kernel would misread."""
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        raise TypeError(
+            f"kernel takes a contiguous {np.dtype(dtype)} array {shape}, "
+            f"got {array.dtype} {array.shape}"
+        )
