@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 RESULTS=build/test-results
 SERIAL_LIMIT=${SERIAL_LIMIT:-600}   # seconds for the serial run
-RANKS_LIMIT=${RANKS_LIMIT:-240}     # seconds for each run under mpirun
+RANKS_LIMIT=${RANKS_LIMIT:-300}     # seconds for each run under mpirun
 MPIRUN=${MPIRUN:-mpirun}
 failed_runs=0
 
