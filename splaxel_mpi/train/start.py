@@ -48,7 +48,8 @@ def _deal(points, world):
         counts = np.diff(bounds) * width if world.is_root else np.zeros(ranks, np.int64)
         expected = np.zeros(ranks, np.int64)
         expected[world.root] = mine * width
-        flat, _ = exchange.alltoallv("points", np.ascontiguousarray(array).ravel(), counts, expected)
+        flat = np.ascontiguousarray(array).ravel()
+        flat, _ = exchange.alltoallv("points", flat, counts, expected)
         out.append(flat.reshape(mine, width))
     positions, colors, distances, ids = out
     return positions, colors, distances[:, 0], ids[:, 0]
