@@ -40,6 +40,8 @@ def run(config, resume, comm):
     logger = log.setup(folder / "log.txt", world.rank, world.ranks)
     trainer = prepare(config, resume, world, data, folder)
     logger.info(_opening(trainer, data, folder))
+    if not trainer.state.images_seen:
+        trainer.recorder.start_from(trainer.evaluate())
     trainer.run()
     finish(trainer, data, folder, logger)
 
@@ -124,7 +126,7 @@ def _recorder(config, world, folder, state, stored):
     )
     recorder = Recorder(world, series, progress, config.train)
     if stored:
-        recorder.spent, recorder.moved = stored.order["seconds"], int(stored.order["bytes"])
+        recorder.restore(stored.order)
     return recorder
 
 
@@ -155,6 +157,7 @@ def finish(trainer, data, folder, logger):
         write_summary(
             folder / "summary.json",
             psnr=quality.psnr if quality else None,
+            psnr_initial=recorder.initial_psnr if quality else None,
             ssim=quality.ssim if quality else None,
             gaussians=count,
             images_seen=trainer.state.images_seen,

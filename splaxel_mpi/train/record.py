@@ -21,7 +21,7 @@ class Recorder:
         self.shares, self.views = [], []
         self.start = self.last = time.perf_counter()
         self.spent = self.moved = 0  # seconds and bytes of the run before this process
-        self.images, self.shown = 0, {}
+        self.images, self.shown, self.initial_psnr = 0, {}, math.nan
         self.before = self._totals()
 
     def add(self, views, shares):
@@ -43,6 +43,23 @@ class Recorder:
     def seconds(self):
         """Training time of the run so far, earlier processes included."""
         return self.spent + time.perf_counter() - self.start
+
+    def history(self):
+        """What the figures of a resumed run need of its past, equal on all ranks. Collective."""
+        seconds = self.world.comm.bcast(self.seconds, root=self.world.root)
+        return dict(seconds=seconds, bytes=self.total_bytes(), psnr=self.initial_psnr)
+
+    def restore(self, history):
+        """Go on from a stored history."""
+        self.spent, self.moved = history["seconds"], int(history["bytes"])
+        self.initial_psnr = history["psnr"]
+
+    def start_from(self, quality):
+        """Keep the held-out quality of the initial points, and start the clock."""
+        if quality is not None:
+            self.initial_psnr = quality.psnr
+            self.quality(quality, 0)
+        self.start = self.last = time.perf_counter()
 
     def total_bytes(self):
         """Bytes that all ranks sent to others in the run so far. Collective."""

@@ -21,7 +21,7 @@ class Saver:
     def __call__(self, trainer):
         """Write a checkpoint of where the trainer stands. Collective."""
         world, state, config = trainer.world, trainer.state, trainer.config
-        moved = trainer.recorder.total_bytes()
+        history = trainer.recorder.history()
         stored = Checkpoint(
             gaussians=state.gaussians,
             first=state.first,
@@ -33,7 +33,7 @@ class Saver:
             images_seen=state.images_seen,
             step=state.step,
             batch=trainer.batch,
-            order=dict(seconds=world.comm.bcast(trainer.recorder.seconds), bytes=moved),
+            order=history,
             background=np.asarray(config.scene.background, np.float64),
             sh_degree=trainer.degree,
             random_state=np.zeros(0, np.int64),

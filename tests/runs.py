@@ -1,0 +1,69 @@
+"""A small city and short training runs for tests."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from splaxel_mpi import config, log
+from splaxel_mpi.data.city import make_city
+from splaxel_mpi.train import job
+
+# groups of a checkpoint with a row for each Gaussian
+ROWS = ("gaussians", "adam", "densify")
+# grows twice and crosses an opacity reset within 48 images
+SHORT = [
+    "train.images=48",
+    "train.batch=4",
+    "train.optimizer=dense",
+    "train.sh_every=16",
+    "densify.start=8",
+    "densify.every=16",
+    "densify.stop=0.9",
+    "densify.reset_every=40",
+    "densify.threshold=1e-4",
+    "checkpoint.every=24",
+    "log.every=16",
+    "evaluate.pictures=2",
+]
+
+
+def small_city(folder, comm=None):
+    """16 views of 80 x 45 pixels and 400 points; made by rank 0 alone."""
+    if comm is None or comm.rank == 0:
+        make_city(
+            str(folder), extent=40.0, views=16, width=80, height=45, points=400, samples=1, threads=1
+        )
+    if comm is not None:
+        comm.barrier()
+    return folder
+
+
+def train(city, folder, comm, *overrides, resume=False):
+    """Train ``city`` for a short while; returns the folder of the run."""
+    base = f"data:\n  path: {city}\nrun:\n  name: small\n  folder: {folder}\n"
+    settings = config.parse(base, "test", [*SHORT, *overrides])
+    try:
+        job.run(settings, resume, comm)
+    finally:
+        log.close()
+    return Path(folder) / "small"
+
+
+def last_checkpoint(run):
+    """Path of the checkpoint with most images."""
+    return sorted((run / "checkpoints").glob("*.h5"))[-1]
+
+
+def state_of(path):
+    """{name: array} of every per-Gaussian data set of a checkpoint, ordered by id."""
+    found = {}
+
+    def collect(name, item):
+        if isinstance(item, h5py.Dataset) and name.split("/")[0] in ROWS:
+            found[name] = item[()]
+
+    with h5py.File(path, "r") as file:
+        file.visititems(collect)
+    order = np.argsort(found["gaussians/ids"])
+    return {name: array[order] for name, array in found.items()}
