@@ -79,17 +79,16 @@ SPX_HD void quaternion_rotation(const T* q, T* unit, T& inverse_norm, T* r) {
     r[8] = T(1) - T(2) * (x * x + y * y);
 }
 
-// Adds dL/dq, given g = dL/dR.
+// Adds dL/dq, given turn = dL/dw for R exp([w]x), a small turn about the Gaussian's own axes.
+// The unit quaternion then moves by q (0, w / 2), and q times i, j and k are orthonormal.
 template <typename T>
-SPX_HD void quaternion_rotation_backward(const T* unit, T inverse_norm, const T* g, T* out) {
+SPX_HD void quaternion_turn_backward(const T* unit, T inverse_norm, const T* turn, T* out) {
     const T w = unit[0], x = unit[1], y = unit[2], z = unit[3];
-    T d[4];
-    d[0] = z * (g[3] - g[1]) + y * (g[2] - g[6]) + x * (g[7] - g[5]);
-    d[1] = y * (g[1] + g[3]) + z * (g[2] + g[6]) + w * (g[7] - g[5]) - T(2) * x * (g[4] + g[8]);
-    d[2] = x * (g[1] + g[3]) + z * (g[5] + g[7]) + w * (g[2] - g[6]) - T(2) * y * (g[0] + g[8]);
-    d[3] = x * (g[2] + g[6]) + y * (g[5] + g[7]) + w * (g[3] - g[1]) - T(2) * z * (g[0] + g[4]);
-    const T along = w * d[0] + x * d[1] + y * d[2] + z * d[3];
-    for (int i = 0; i < 4; ++i) out[i] += T(2) * inverse_norm * (d[i] - along * unit[i]);
+    const T scale = T(2) * inverse_norm;
+    out[0] += scale * (-x * turn[0] - y * turn[1] - z * turn[2]);
+    out[1] += scale * (w * turn[0] - z * turn[1] + y * turn[2]);
+    out[2] += scale * (z * turn[0] + w * turn[1] - x * turn[2]);
+    out[3] += scale * (-y * turn[0] + x * turn[1] + w * turn[2]);
 }
 
 // Mean relative to the camera, in world axes (delta) and view axes (position).
@@ -136,6 +135,7 @@ struct Footprint {
     bool inside[2]; // whether they were left as they are
     T unit[4], inverse_norm, rotation[9], scale[3];
     T jacobian[6];  // J W, 2 x 3
+    T axes[6];      // J W R, 2 x 3
     T factor[6];    // F = J W R diag(s), 2 x 3
 };
 
@@ -155,10 +155,11 @@ SPX_HD Footprint<T> make_footprint(const View<T>& view, const T* position, const
         T* row = f.jacobian + 3 * i;
         for (int j = 0; j < 3; ++j)
             row[j] = focal[i] * f.inverse * (w[3 * i + j] - f.ratio[i] * w[6 + j]);
-        for (int k = 0; k < 3; ++k)
-            f.factor[3 * i + k] = f.scale[k] * (row[0] * f.rotation[k] +
-                                                row[1] * f.rotation[3 + k] +
-                                                row[2] * f.rotation[6 + k]);
+        for (int k = 0; k < 3; ++k) {
+            f.axes[3 * i + k] = row[0] * f.rotation[k] + row[1] * f.rotation[3 + k] +
+                                row[2] * f.rotation[6 + k];
+            f.factor[3 * i + k] = f.scale[k] * f.axes[3 * i + k];
+        }
     }
     return f;
 }
@@ -208,19 +209,29 @@ SPX_HD bool project_splat(const View<T>& view, const T* position, const T* log_s
     return meets && is_finite(sum);
 }
 
-// dL/dF from g = dL/d(A, B, C): dL/dcov = -K G K with K the conic, dL/dF = 2 dL/dcov F.
+// Q = 2 dL/dcov (xx, xy, yy) from g = dL/d(A, B, C): dL/dcov = -K G K with K the conic.
 template <typename T>
-SPX_HD void conic_backward(const T* splat, const T* factor, const T* g, T* d_factor) {
+SPX_HD void conic_backward(const T* splat, const T* g, T* q) {
     const T a = splat[CONIC_A], b = splat[CONIC_B], c = splat[CONIC_C];
     const T half = T(0.5) * g[1];
     // rows of G K
     const T g00 = g[0] * a + half * b, g01 = g[0] * b + half * c;
     const T g10 = half * a + g[2] * b, g11 = half * b + g[2] * c;
-    const T xx = T(-2) * (a * g00 + b * g10), xy = T(-2) * (a * g01 + b * g11);
-    const T yy = T(-2) * (b * g01 + c * g11);
-    for (int k = 0; k < 3; ++k) {
-        d_factor[k] = xx * factor[k] + xy * factor[3 + k];
-        d_factor[3 + k] = xy * factor[k] + yy * factor[3 + k];
+    q[0] = T(-2) * (a * g00 + b * g10);
+    q[1] = T(-2) * (a * g01 + b * g11);
+    q[2] = T(-2) * (b * g01 + c * g11);
+}
+
+// Gradient of a turn about the Gaussian's axes. With A = J W R and B = A^T Q A it is
+// (s_j^2 - s_k^2) B_jk for the cyclic pairs (j, k): exactly zero where two scales are equal, so
+// that Adam does not turn round Gaussians by what rounding leaves of a gradient.
+template <typename T>
+SPX_HD void turn_backward(const T* axes, const T* scale, const T* q, T* turn) {
+    for (int i = 0; i < 3; ++i) {
+        const int j = (i + 1) % 3, k = (i + 2) % 3;
+        const T b = axes[j] * (q[0] * axes[k] + q[1] * axes[3 + k]) +
+                    axes[3 + j] * (q[1] * axes[k] + q[2] * axes[3 + k]);
+        turn[i] = (scale[j] - scale[k]) * (scale[j] + scale[k]) * b;
     }
 }
 
@@ -247,21 +258,20 @@ SPX_HD void project_splat_backward(const View<T>& view, const T* position, const
                                    const T* quaternion, const T* splat, const T* g, T* d_delta,
                                    T* d_log_scale, T* d_quaternion, T* d_logit) {
     const Footprint<T> f = make_footprint(view, position, log_scale, quaternion);
-    T d_factor[6], d_jacobian[6], d_rotation[9], d_position[3];
-    conic_backward(splat, f.factor, g + CONIC_A, d_factor);
+    T q[3], d_axes[6], d_jacobian[6], turn[3], d_position[3];
+    conic_backward(splat, g + CONIC_A, q);
     for (int k = 0; k < 3; ++k) {
-        d_log_scale[k] += d_factor[k] * f.factor[k] + d_factor[3 + k] * f.factor[3 + k];
-        d_factor[k] *= f.scale[k];  // now dL/d(J W R)
-        d_factor[3 + k] *= f.scale[k];
+        const T d0 = q[0] * f.factor[k] + q[1] * f.factor[3 + k];
+        const T d1 = q[1] * f.factor[k] + q[2] * f.factor[3 + k];
+        d_log_scale[k] += d0 * f.factor[k] + d1 * f.factor[3 + k];
+        d_axes[k] = d0 * f.scale[k];
+        d_axes[3 + k] = d1 * f.scale[k];
     }
     for (int i = 0; i < 2; ++i)
         for (int j = 0; j < 3; ++j)
-            d_jacobian[3 * i + j] = dot3(d_factor + 3 * i, f.rotation + 3 * j);
-    for (int j = 0; j < 3; ++j)
-        for (int k = 0; k < 3; ++k)
-            d_rotation[3 * j + k] = f.jacobian[j] * d_factor[k] +
-                                    f.jacobian[3 + j] * d_factor[3 + k];
-    quaternion_rotation_backward(f.unit, f.inverse_norm, d_rotation, d_quaternion);
+            d_jacobian[3 * i + j] = dot3(d_axes + 3 * i, f.rotation + 3 * j);
+    turn_backward(f.axes, f.scale, q, turn);
+    quaternion_turn_backward(f.unit, f.inverse_norm, turn, d_quaternion);
     position_backward(view, f, position, d_jacobian, g, d_position);
     for (int j = 0; j < 3; ++j)
         for (int i = 0; i < 3; ++i) d_delta[j] += view.rotation[3 * i + j] * d_position[i];
