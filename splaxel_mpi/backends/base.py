@@ -178,6 +178,14 @@ class Backend:
         """Inverse of pack into out (k, 4, 256)."""
         raise NotImplementedError
 
+    def to_host(self, array):
+        """A numpy array of the same values (waits for the device)."""
+        return array if isinstance(array, np.ndarray) else array.get()
+
+    def to_device(self, array):
+        """An array of the backend with the values of a numpy array."""
+        return self.xp.asarray(array)
+
     def zeros(self, shape, dtype=None):
         """A zeroed array of the backend (dtype None: real)."""
         return self.xp.zeros(shape, self.real if dtype is None else dtype)
