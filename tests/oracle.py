@@ -61,13 +61,13 @@ def covariance_2d(parameters, camera, t):
     turn = rotation_of(parameters["quats"])
     spread = np.exp(2 * parameters["scales"])
     sigma = np.einsum("nij,nj,nkj->nik", turn, spread, turn)
-    x, y, z = t.T
-    w, h = camera.width, camera.height
-    slope_x = np.clip(x / z, -(0.15 * w + camera.cx) / camera.fx, (1.15 * w - camera.cx) / camera.fx)
-    slope_y = np.clip(y / z, -(0.15 * h + camera.cy) / camera.fy, (1.15 * h - camera.cy) / camera.fy)
+    z = t[:, 2]
+    axes = (camera.width, camera.fx, camera.cx), (camera.height, camera.fy, camera.cy)
     jacobian = np.zeros((len(z), 2, 3))
-    jacobian[:, 0, 0], jacobian[:, 0, 2] = camera.fx / z, -camera.fx * slope_x / z
-    jacobian[:, 1, 1], jacobian[:, 1, 2] = camera.fy / z, -camera.fy * slope_y / z
+    for k, (size, focal, middle) in enumerate(axes):
+        limits = -(0.15 * size + middle) / focal, (1.15 * size - middle) / focal
+        slope = np.clip(t[:, k] / z, *limits)
+        jacobian[:, k, k], jacobian[:, k, 2] = focal / z, -focal * slope / z
     m = jacobian @ camera.rotation
     return m @ sigma @ m.swapaxes(1, 2) + LOW_PASS * np.eye(2)
 

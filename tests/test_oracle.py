@@ -24,7 +24,7 @@ GRADIENT = 1e-6
 
 
 def scene():
-    """Gaussians, some opaque and some dark, and cameras outside and among them."""
+    """Gaussians, some opaque and some dark, and cameras outside, among them and past them."""
     gaussians = random_gaussians(COUNT, 12, size=0.2)
     gaussians.opacities[:6], gaussians.scales[:6] = 12, gaussians.scales[:6] + 1.8
     gaussians.sh0[6:9] = -3
@@ -33,6 +33,7 @@ def scene():
     cameras = [
         look_at([4.2, -3.1, 1.3], [0, 0.2, 0], 24, 17, focal=21.0, offset=(1.5, -0.75)),
         look_at([0.4, 0.1, -0.3], [1.6, 0.5, 0.2], 24, 17, focal=13.0),
+        look_at([5.0, 4.0, 0.5], [-1.5, 4.5, 0.2], 61, 9, focal=20.0),
     ]
     return gaussians, cameras, {i: random_photo(camera, i) for i, camera in enumerate(cameras)}
 
@@ -91,6 +92,8 @@ def test_scene_meets_every_clamp_and_stays_off_its_edges(plain):
         assert abs(difference).min() > 1e-6
         if view == 1:
             assert (~front).sum() > 5
+    empty = ~plain.drawn[2].any((0, 1))
+    assert empty[48:].all()  # a tile in which no cell draws
     assert clamped >= 3 and opaque >= 10
 
 
