@@ -159,8 +159,9 @@ class Backend:
         raise NotImplementedError
 
     def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """One Adam step in place on arrays (n, width), bias corrected for step (1, 2, ...).
+        """One Adam step in place on arrays (n, width), bias corrected by 1 - beta^step.
 
+        step: real, at least 1; 1, 2, ... where all batches have the size of this one.
         gradient is multiplied by scale; rows with seen[row] == 0 are left alone (seen None:
         all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
         """

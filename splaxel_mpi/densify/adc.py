@@ -1,12 +1,14 @@
 """Adaptive density control: clone, split, prune, opacity reset (paper section 2 and its source,
 3DGS section 5)."""
 
+import math
+
 import numpy as np
 
 from ..arrays import module_of
 from ..scene.gaussians import Gaussians
 from ..scene.identity import child_ids, normal
-from ..schedule.events import crossed
+from ..schedule.events import crossed, latest
 from .base import Densifier
 
 # A split Gaussian becomes two of this fraction of its size, as 3DGS has it.
@@ -21,24 +23,32 @@ class AdaptiveDensity(Densifier):
     def __init__(self, settings, extent, seed):
         self.settings, self.extent, self.seed = settings, extent, seed
 
-    def _growing(self, before, after, total):
-        inside = self.settings.start < after < self.settings.stop * total
-        return inside and crossed(before, after, self.settings.every)
+    def _growth(self, before, after, total):
+        """Image count of the growth event that lies between two counts, None without one."""
+        end = self._end(after, total)
+        return latest(max(before, self.settings.start), end, self.settings.every)
 
     def _resetting(self, before, after, total):
-        inside = after < self.settings.stop * total
-        return inside and crossed(before, after, self.settings.reset_every)
+        return crossed(before, self._end(after, total), self.settings.reset_every)
+
+    def _end(self, after, total):
+        """Last image count that may have an event. None at the end of a run, where no step
+        follows that could put right what an event disturbs."""
+        stop = math.ceil(self.settings.stop * total) - 1
+        return min(after, stop) if after < total else 0
 
     def due(self, before, after, total):
         """See Densifier.due."""
-        return self._growing(before, after, total) or self._resetting(before, after, total)
+        growth = self._growth(before, after, total)
+        return growth is not None or self._resetting(before, after, total)
 
     def apply(self, state, before, after, total):
         """See Densifier.apply."""
         done = dict(cloned=0, split=0, pruned=0, reset=0)
-        if self._growing(before, after, total):
-            done.update(self._grow(state, after))
-            done["pruned"] = self._prune(state, after)
+        event = self._growth(before, after, total)
+        if event is not None:
+            done.update(self._grow(state, event))
+            done["pruned"] = self._prune(state, event)
             state.norm[:], state.count[:] = 0, 0
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
