@@ -10,8 +10,9 @@
 
 SPX_NAMESPACE_BEGIN
 
-// A clip adds one vertex at most; a polygon with no room left is passed on whole, which is safe.
-constexpr int POLYGON = 32;
+// Faces cut the plane of a quad along three families of parallel lines, so that a piece of it has
+// 4 + 2 x 3 sides at most; a polygon with no room left is passed on whole, which is safe.
+constexpr int POLYGON = 16;
 // Deepest tree that can be walked; a balanced tree of 2^30 cells is no deeper.
 constexpr int TREE_DEPTH = 31;
 // distances above are to faces at infinity
@@ -151,6 +152,37 @@ SPX_HD void clip_polygon(const Polygon& in, const double* g, double sign, double
     }
 }
 
+// The quad as a polygon.
+SPX_HD void quad_polygon(const Quad& quad, Polygon& out) {
+    out.count = 4;
+    for (int k = 0; k < 4; ++k) {  // around the rectangle
+        out.x[k] = quad.x[k == 1 || k == 2];
+        out.y[k] = quad.y[k >= 2];
+    }
+}
+
+// Which children of a node a polygon touches, or comes near within the margin.
+struct Sides {
+    bool below, above;
+    double margin;
+};
+
+// g: distances of the polygon's vertices to the node's face along its axis, written here.
+SPX_HD Sides node_sides(const TreeView& tree, const ReachView& view, const Quad& quad,
+                        double relative, int node, const Polygon& polygon, double* g) {
+    const int a = tree.axis[node];
+    const double face = tree.split[node] - view.center[a];
+    const double margin = relative * (fabs(face) + quad.slack);
+    double least = FARTHEST, most = -FARTHEST;
+    for (int k = 0; k < polygon.count; ++k) {
+        g[k] = quad.depth * (polygon.x[k] * view.columns[a] +
+                             polygon.y[k] * view.columns[3 + a] + view.columns[6 + a]) - face;
+        least = fmin(least, g[k]);
+        most = fmax(most, g[k]);
+    }
+    return {least <= margin, most >= -margin, margin};
+}
+
 // Calls emit(cell) for every cell that the quad touches or comes near within the margin
 // relative * (|s - c| + depth |direction|) of a face s, in ascending order.
 template <typename Emit>
@@ -161,14 +193,9 @@ SPX_HD void walk_tree(const TreeView& tree, const ReachView& view, const Quad& q
         Polygon polygon;
     };
     Entry stack[TREE_DEPTH + 1];
-    Polygon first;
-    first.count = 4;
-    for (int k = 0; k < 4; ++k) {  // around the rectangle
-        first.x[k] = quad.x[k == 1 || k == 2];
-        first.y[k] = quad.y[k >= 2];
-    }
     int depth = 0;
-    stack[depth++] = {tree.nodes ? 0 : -1, first};
+    stack[depth].child = tree.nodes ? 0 : -1;
+    quad_polygon(quad, stack[depth++].polygon);
     while (depth) {
         const int child = stack[--depth].child;
         if (child < 0) {
@@ -177,27 +204,56 @@ SPX_HD void walk_tree(const TreeView& tree, const ReachView& view, const Quad& q
         }
         // a child that gets the whole polygon finds it in the entry just taken
         const Polygon polygon = stack[depth].polygon;
-        const int a = tree.axis[child];
-        const double face = tree.split[child] - view.center[a];
-        const double margin = relative * (fabs(face) + quad.slack);
-        double g[POLYGON], least = FARTHEST, most = -FARTHEST;
-        for (int k = 0; k < polygon.count; ++k) {
-            g[k] = quad.depth * (polygon.x[k] * view.columns[a] +
-                                 polygon.y[k] * view.columns[3 + a] + view.columns[6 + a]) - face;
-            least = fmin(least, g[k]);
-            most = fmax(most, g[k]);
-        }
-        const bool below = least <= margin, above = most >= -margin;
-        if (above) {
+        double g[POLYGON];
+        const Sides at = node_sides(tree, view, quad, relative, child, polygon, g);
+        if (at.above) {
             stack[depth].child = tree.right[child];
-            if (below) clip_polygon(polygon, g, 1, margin, stack[depth].polygon);
+            if (at.below) clip_polygon(polygon, g, 1, at.margin, stack[depth].polygon);
             ++depth;
         }
-        if (below) {
+        if (at.below) {
             stack[depth].child = tree.left[child];
-            if (above) clip_polygon(polygon, g, -1, margin, stack[depth].polygon);
+            if (at.above) clip_polygon(polygon, g, -1, at.margin, stack[depth].polygon);
             ++depth;
         }
+    }
+}
+
+// As walk_tree, with room for two polygons instead of one a level: where memory is scarce, the
+// few cells that a splat reaches are each cut again from the root.
+template <typename Emit>
+SPX_HD void walk_tree_again(const TreeView& tree, const ReachView& view, const Quad& quad,
+                            double relative, Polygon* room, Emit emit) {
+    unsigned right = 0;  // bit l: the path goes right at level l
+    unsigned later = 0;  // bit l: the right child at level l waits for its turn
+    int fixed = 0;       // levels at which the path is given
+    while (true) {
+        int child = tree.nodes ? 0 : -1, held = 0;
+        bool inside = true;
+        quad_polygon(quad, room[0]);
+        for (int level = 0; child >= 0 && inside; ++level) {
+            double g[POLYGON];
+            const Sides at = node_sides(tree, view, quad, relative, child, room[held], g);
+            const unsigned bit = 1u << level;
+            const bool both = at.below && at.above;
+            if (level >= fixed) {
+                right = at.below ? right & ~bit : right | bit;
+                if (both) later |= bit;
+            }
+            const bool turn = right & bit;
+            if (both) {
+                clip_polygon(room[held], g, turn ? 1 : -1, at.margin, room[1 - held]);
+                held = 1 - held;
+            }
+            inside = at.below || at.above;
+            child = turn ? tree.right[child] : tree.left[child];
+        }
+        if (inside) emit(-1 - child);
+        if (!later) return;
+        fixed = TREE_DEPTH;
+        while (!(later >> (fixed - 1) & 1)) --fixed;
+        right = (right & ((1u << (fixed - 1)) - 1)) | 1u << (fixed - 1);
+        later &= ~(1u << (fixed - 1));
     }
 }
 

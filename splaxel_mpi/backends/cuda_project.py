@@ -1,0 +1,225 @@
+"""CUDA kernels of projection and of the reach of splats (contract in base.py).
+
+Counts stay on the device: outputs are allocated for as many rows as earlier views had, with room
+to spare, and a call that finds more is repeated with that room. So each call synchronises once,
+to learn how many rows it has.
+"""
+
+import functools
+
+import numpy as np
+
+from ..partition.tree import Tree
+from ..scene.gaussians import GROUPS
+from .base import SPLAT, SPLAT_GRADIENT, Splats
+from .cuda_module import kernel
+from .host_library import call
+from .host_project import check_array, check_degree
+
+TEST_THREADS, TEST_ROWS = 256, 2048  # of keep_rows in compact.cuh
+PROJECT_THREADS = 128
+REACH_THREADS = 64
+# Blocks that take tiles until none is left: as many as a multiprocessor holds at once, by their
+# registers and shared memory.
+PROJECT_BLOCKS, REACH_BLOCKS = 9, 6
+WORDS = 4  # tickets and totals before the tiles' words: two of each
+LEAST_ROOM = 1 << 16  # rows for which no allocation is worth repeating a call
+TREE_DEPTH = 31  # of math/reach.cuh
+VIEW_BYTES, REACH_VIEW_BYTES = 112, 160  # View<float>, ReachView
+
+
+def check_aligned(name, array):
+    """Raise ValueError unless a CuPy array starts at 16 bytes, as vector accesses need."""
+    if array.data.ptr % 16:
+        raise ValueError(f"{name} must start at a multiple of 16 bytes")
+
+
+def launch(function, blocks, threads, *arguments):
+    """Start a kernel on the current stream; nothing for no blocks."""
+    if blocks:
+        function((int(blocks),), (threads,), arguments)
+
+
+@functools.lru_cache(maxsize=None)
+def _multiprocessors(device):
+    import cupy
+
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+
+
+def _persistent(blocks):
+    import cupy
+
+    return blocks * _multiprocessors(cupy.cuda.runtime.getDevice())
+
+
+def by_value(name, size, *arguments):
+    """A structure that kernels take by value, from host function ``name``."""
+    value = np.zeros(1, np.dtype((np.void, size)))
+    have = call(name, *arguments, size, value.view(np.uint8))
+    if have != size:
+        raise RuntimeError(f"{name} gives {have} bytes, not {size}: build the package again")
+    return value
+
+
+def _view(camera, near):
+    return by_value("spx_view_f32", VIEW_BYTES, camera.packed(), camera.width, camera.height,
+                    float(near))
+
+
+def _read(total):
+    """A count of the device, once its kernels are done."""
+    return int(total.get()[0])
+
+
+def check_tree(tree):
+    """Raise ValueError unless every node is reached at most once within TREE_DEPTH levels."""
+    nodes, visits = len(tree.axis), 0
+    level = np.array([0 if nodes else -1], np.int64)
+    for _ in range(TREE_DEPTH + 1):
+        inner = level[level >= 0]
+        if (inner >= nodes).any() or (level < -1 - nodes).any():
+            break
+        if not len(inner):
+            return
+        visits += len(inner)
+        if visits > nodes or ((tree.axis[inner] < 0) | (tree.axis[inner] > 2)).any():
+            break
+        level = np.concatenate([tree.left[inner], tree.right[inner]]).astype(np.int64)
+    raise ValueError("tree is deeper than 31 levels or its children are out of range")
+
+
+class CudaProject:
+    """Mixin of the CUDA backend: project, project_backward, reach.
+
+    The class that mixes it in has real (float32) and xp (cupy).
+    """
+
+    _most_visible = _most_reached = 0  # rows of recent calls
+    _tree = None, None  # the last tree and its arrays on the device
+
+    def _parameters(self, gaussians):
+        for name, width in GROUPS.items():
+            check_array(name, getattr(gaussians, name), (len(gaussians), width), self.real)
+        if len(gaussians) >= 1 << 31:
+            raise ValueError("a rank holds fewer than 2^31 Gaussians")
+        return [getattr(gaussians, name) for name in GROUPS]
+
+    def _words(self, count, tile):
+        """Zeroed words of two compactions over count rows, by tiles of TEST_ROWS and of ``tile``:
+        two tickets, two totals, then the words of the tiles. Returns (words, tests, tiles)."""
+        tests = -(-count // TEST_ROWS)
+        words = self.xp.zeros(WORDS + tests + -(-count // tile), np.uint64)
+        return words, words[WORDS:WORDS + tests], words[WORDS + tests:]
+
+    def project(self, gaussians, camera, degree, near):
+        """See Backend.project. Rows with a value that is not finite are not visible.
+
+        The arrays are the front of larger ones, by a quarter or so. Synchronises once. Raises
+        ValueError for arrays of another type or shape, degree or near out of range.
+        """
+        check_degree(degree)
+        if not near >= 0:
+            raise ValueError(f"near plane must be 0 or more, got {near}")
+        parameters = self._parameters(gaussians)
+        count = len(gaussians)
+        check_array("ids", gaussians.ids, (count,), np.int64)
+        view = _view(camera, near)
+        room = min(count, max(LEAST_ROOM, self._most_visible * 5 // 4))
+        while True:
+            out = Splats(
+                self.xp.empty(room, np.int32),
+                self.xp.empty((room, SPLAT), self.real),
+                self.xp.empty(room, np.int64),
+            )
+            if not count:
+                return out
+            visible = _read(self._project(parameters, gaussians.ids, view, degree, out))
+            if visible <= room:
+                break
+            room = visible
+        self._most_visible = max(visible, self._most_visible * 9 // 10)
+        return out.slice(0, visible)
+
+    def _project(self, parameters, ids, view, degree, out):
+        """Fill out as far as it goes. Returns the number of visible rows, on the device."""
+        count = len(ids)
+        words, tests, tiles = self._words(count, PROJECT_THREADS)
+        candidates = self.xp.empty(count, np.int32)
+        launch(kernel("project.cu", "cull"), len(tests), TEST_THREADS, count, parameters[0],
+               parameters[1], view, words[0:], tests, words[2:], candidates)
+        launch(kernel("project.cu", f"project_{degree}"),
+               min(len(tiles), _persistent(PROJECT_BLOCKS)), PROJECT_THREADS, *parameters, ids,
+               view, candidates, words[2:], words[1:], tiles, words[3:], len(out), out.rows,
+               out.data, out.ids)
+        return words[3:4]
+
+    def project_backward(self, gaussians, camera, degree, splats, gradient, out):
+        """See Backend.project_backward. A row must not occur twice in splats.
+
+        Rows outside the Gaussians are passed over. Raises ValueError for arrays of another type
+        or shape.
+        """
+        check_degree(degree)
+        count, visible = len(gaussians), len(splats)
+        parameters = self._parameters(gaussians)
+        check_array("splats.rows", splats.rows, (visible,), np.int32)
+        check_array("splats.data", splats.data, (visible, SPLAT), self.real)
+        check_aligned("splats.data", splats.data)
+        check_array("gradient", gradient, (visible, SPLAT_GRADIENT), self.real)
+        for name, width in GROUPS.items():
+            check_array(f"out.{name}", getattr(out, name), (count, width), self.real)
+        check_array("out.seen", out.seen, (count,), np.uint8)
+        if out.norm is not None:
+            check_array("out.norm", out.norm, (count,), self.real)
+        if out.count is not None:
+            check_array("out.count", out.count, (count,), np.int32)
+        launch(kernel("project_back.cu", f"project_backward_{degree}"),
+               -(-visible // PROJECT_THREADS), PROJECT_THREADS, count, *parameters,
+               _view(camera, 0), visible, splats.rows, splats.data, gradient,
+               *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count)
+
+    def _tree_arrays(self, tree):
+        """axis, split, left, right and boxes of a tree on the device; the last one is kept."""
+        if self._tree[0] is not tree:
+            check_tree(tree)
+            arrays = ((tree.axis, np.int32), (tree.split, np.float64), (tree.left, np.int32),
+                      (tree.right, np.int32), (tree.boxes(), np.float64))
+            self._tree = tree, [self.xp.asarray(np.ascontiguousarray(a, t)) for a, t in arrays]
+        return self._tree[1]
+
+    def reach(self, splats, own, camera, tree: Tree):
+        """See Backend.reach. Synchronises once.
+
+        Only pixel centres count: a box between them reaches nothing. Raises ValueError for
+        arrays of another type or shape and for a tree deeper than 31 levels.
+        """
+        count = len(splats)
+        check_array("splats.data", splats.data, (count, SPLAT), self.real)
+        check_aligned("splats.data", splats.data)
+        check_array("own", own, (count,), np.int32)
+        arrays = self._tree_arrays(tree)
+        view = by_value("spx_reach_view", REACH_VIEW_BYTES, camera.packed(), camera.width,
+                        camera.height)
+        room = max(LEAST_ROOM, self._most_reached * 5 // 4)
+        while True:
+            out = self.xp.empty(room, np.int32), self.xp.empty(room, np.int32)
+            found = _read(self._reach(splats.data, own, view, arrays, out)) if count else 0
+            if found <= room:
+                break
+            room = found
+        self._most_reached = max(found, self._most_reached * 9 // 10)
+        return out[0][:found], out[1][:found]
+
+    def _reach(self, data, own, view, arrays, out):
+        """Fill out (index, cell) as far as it goes. Returns the number of pairs, on the device."""
+        count = len(own)
+        *nodes, boxes = arrays
+        words, tests, tiles = self._words(count, REACH_THREADS)
+        candidates = self.xp.empty(count, np.int32)
+        launch(kernel("reach.cu", "reach_candidates"), len(tests), TEST_THREADS, count, data, own,
+               view, boxes, np.int32(len(boxes)), words[0:], tests, words[2:], candidates)
+        launch(kernel("reach.cu", "reach_cells"), min(len(tiles), _persistent(REACH_BLOCKS)),
+               REACH_THREADS, data, own, view, *nodes, np.int32(len(nodes[0])), candidates,
+               words[2:], words[1:], tiles, words[3:], len(out[0]), *out)
+        return words[3:4]
