@@ -1,38 +1,39 @@
 // Tile lists: splats in order of (depth, id), one instance for each tile that a splat touches,
 // and what of a cell each pixel sees. The decision itself is in math/tiles.cuh.
+#include "chained_scan.cuh"
 #include "math/tiles.cuh"
 
 namespace {
 
-constexpr int WARP = 32;
-constexpr unsigned ALL = 0xffffffffu;
-constexpr int BLOCK = 256;  // threads, and splats, of a block
-constexpr int WARPS = BLOCK / WARP;
 constexpr int LIST_BLOCK = 1024;
 
-typedef unsigned long long Word;
 typedef spx::TileDepths<float> Depths;
 
-// Words that the host reads after the instances are counted, see cuda_lists.py.
-enum Counter { TICKET, INSTANCES, HELD, DISORDER, CROSSED };
+// Words that the kernels of a view share. The host reads the counters, see cuda_lists.py.
+enum Counter { ROW_TICKET, TICKET, ROWS, INSTANCES, HELD, DISORDER, CROSSED, COUNTERS = 8 };
 
-// ---- sums over a warp ----
+struct Board {
+    Word* counters;          // (COUNTERS,)
+    unsigned char* held;     // (tiles and up,), 1 where something is listed
+    unsigned char* crossed;  // (tiles and up,), 1 where a listed depth is outside the cell in
+                             // some pixel
+    int words;               // of held, eight tiles each
+    Word* row_states;        // (blocks of place_rows,)
+    Word* states;            // (blocks of emit,)
+};
 
-template <class N>
-__device__ N warp_total(N value) {
-    for (int step = WARP / 2; step; step /= 2) value += __shfl_xor_sync(ALL, value, step);
-    return value;
-}
-
-// Sum over this lane and those below it.
-template <class N>
-__device__ N warp_sums(N value) {
-    const int lane = threadIdx.x % WARP;
-    for (int step = 1; step < WARP; step *= 2) {
-        const N below = __shfl_up_sync(ALL, value, step);
-        if (lane >= step) value += below;
-    }
-    return value;
+// zeroed: (COUNTERS + 2 words + blocks of place_rows and emit,), all 0 before the first kernel;
+// n: splats.
+__device__ Board make_board(Word* zeroed, const spx::TileGrid& grid, long long n) {
+    const int words = (grid.across * grid.down + 7) / 8;
+    Word* held = zeroed + COUNTERS;
+    Word* row_states = held + 2 * words;
+    return {zeroed,
+            reinterpret_cast<unsigned char*>(held),
+            reinterpret_cast<unsigned char*>(held + words),
+            words,
+            row_states,
+            row_states + (n + BLOCK - 1) / BLOCK};
 }
 
 // ---- order ----
@@ -76,6 +77,24 @@ __device__ int splat_at(const unsigned* keys, const int* order, const long long*
     return mine;
 }
 
+// ---- rows of tiles ----
+
+// A splat in order of (depth, id). The splats nearest to the camera follow each other and may
+// cover the whole image each; so work is dealt out by rows of tiles, not by splats.
+struct alignas(16) Entry {
+    spx::Footprint<float> shape;
+    float depth;
+    int item;
+    long long start;  // of its rows among those of all splats
+};
+
+__device__ Entry make_entry(const float4* data, int item, const spx::TileGrid& grid) {
+    alignas(16) float splat[12];
+    for (int part = 0; part < 3; ++part)
+        reinterpret_cast<float4*>(splat)[part] = __ldg(data + 3LL * item + part);
+    return {spx::make_footprint(splat, grid), splat[9], item, 0};
+}
+
 // ---- instances ----
 
 // Where instances go and what decides about them.
@@ -85,143 +104,97 @@ struct Emission {
     const unsigned char* mask;  // (tiles,) or null
     const Depths* depths;       // (tiles,) or null
     long long capacity;
-    Key* tiles;               // (capacity,)
-    int* items;               // (capacity,)
-    unsigned char* held;      // (tiles,), 1 where something is listed
-    unsigned char* crossed;   // (tiles,), 1 where some pixel is outside the cell at a listed depth
+    Key* tiles;  // (capacity,)
+    int* items;  // (capacity,)
 };
 
-// 15 words: an odd stride spreads the rows over the banks of shared memory.
-struct Entry {
-    spx::Footprint<float> shape;
+// Tiles that a splat may touch in one row of tiles.
+struct Row {
+    int start;  // of its tiles among those of the warp's rows
+    int tile;   // the first of them
     float depth;
     int item;
-    int start;  // of its rows of tiles among those of the warp
 };
 
-// Calls visit(tile) for every tile that lists the splat in row `j` of the warp's rows of tiles.
-template <class Key, class Visit>
-__device__ void visit_row(const Emission<Key>& to, const Entry* entries, int j, Visit visit) {
-    int owner = 0;  // the last entry that starts at or before j
-    for (int step = WARP / 2; step; step /= 2)
-        if (entries[owner + step].start <= j) owner += step;
-    const Entry& entry = entries[owner];
-    const int row = entry.shape.top + j - entry.start;
+// Tiles that the shape of the splat of row j meets there; sets all but the start of `out`.
+__device__ int make_row(const Entry* entries, const int* owners, long long j,
+                        const spx::TileGrid& grid, Row& out) {
+    const Entry entry = entries[owners[j]];
+    const int row = entry.shape.top + int(j - entry.start);
     int first, last;
-    if (!spx::footprint_row(entry.shape, to.grid, row, first, last)) return;
-    const int base = row * to.grid.across;
-    for (int tile = base + first; tile <= base + last; ++tile)
-        if (spx::tile_lists_depth(to.mask, to.depths, tile, entry.depth)) visit(tile, entry);
+    if (!spx::footprint_row(entry.shape, grid, row, first, last)) return 0;
+    out.tile = row * grid.across + first, out.depth = entry.depth, out.item = entry.item;
+    return last - first + 1;
+}
+
+// Candidate k of the warp's rows: its row, and its tile.
+__device__ const Row& find_row(const Row* rows, int k, int& tile) {
+    int at = 0;  // the last row that starts at or before k
+    for (int step = WARP / 2; step; step /= 2)
+        if (rows[at + step].start <= k) at += step;
+    tile = rows[at].tile + k - rows[at].start;
+    return rows[at];
+}
+
+// Calls visit(row, tile, place) for the candidates that are listed, place counts them; returns
+// how many. All lanes of a warp call it. Counting and writing both go through here.
+template <class Key, class Visit>
+__device__ int visit_listed(const Emission<Key>& to, const Row* rows, int candidates,
+                            Visit visit) {
+    const int lane = threadIdx.x % WARP;
+    int count = 0;
+    for (int base = 0; base < candidates; base += WARP) {
+        int tile = 0;
+        const Row* row = rows;
+        bool listed = false;
+        if (base + lane < candidates) {
+            row = &find_row(rows, base + lane, tile);
+            listed = spx::tile_lists_depth(to.mask, to.depths, tile, row->depth);
+        }
+        const unsigned all = __ballot_sync(ALL, listed);
+        if (listed) visit(*row, tile, count + __popc(all & ((1u << lane) - 1)));
+        count += __popc(all);
+    }
+    return count;
 }
 
 template <class Key>
-__device__ void write_instance(const Emission<Key>& to, int tile, const Entry& entry,
-                               long long position) {
+__device__ void write_instance(const Emission<Key>& to, const Board& board, const Row& row,
+                               int tile, long long position) {
     if (position < to.capacity) {
         to.tiles[position] = Key(tile);
-        to.items[position] = entry.item;
+        to.items[position] = row.item;
     }
     // all write the same value: no atomics, and mostly no write
-    if (!to.held[tile]) to.held[tile] = 1;
-    if (to.depths && !spx::every_pixel_holds(to.depths[tile], entry.depth) && !to.crossed[tile])
-        to.crossed[tile] = 1;
-}
-
-// Chained scan: each block publishes its own sum, then the sum up to its end; two bits of the
-// word tell which. One word holds all that passes between blocks, so no fence is needed.
-constexpr Word OWN = Word(1) << 62, COMPLETE = Word(2) << 62, VALUE = OWN - 1;
-
-__device__ void publish(Word* state, Word word) { *static_cast<volatile Word*>(state) = word; }
-
-// Sum of all blocks before `block`; called by one whole warp. states: (blocks,), zeroed. Blocks
-// are numbered in the order they started, so that those before are running.
-__device__ Word blocks_before(Word* states, long long block, Word sum) {
-    const int lane = threadIdx.x % WARP;
-    if (lane == 0) publish(states + block, (block ? OWN : COMPLETE) | sum);
-    if (block == 0) return 0;
-    Word before = 0;
-    unsigned complete = 0;
-    for (long long last = block - 1; !complete; last -= WARP) {
-        const long long at = last - lane;
-        Word word = COMPLETE;
-        do {
-            if (at >= 0) word = *static_cast<volatile Word*>(states + at);
-        } while (__any_sync(ALL, word < OWN));
-        complete = __ballot_sync(ALL, word >= COMPLETE);
-        const int stop = complete ? __ffs(complete) - 1 : WARP - 1;
-        before += warp_total(lane <= stop ? word & VALUE : Word(0));
-    }
-    if (lane == 0) publish(states + block, COMPLETE | (before + sum));
-    return before;
-}
-
-// Where each warp of the block starts to write. Called by all threads; counts: (WARPS,) shared,
-// holds the warps' counts and receives the starts.
-__device__ void place_warps(Word* counts, Word* states, long long block, bool last_block,
-                            Word* counters) {
-    __syncthreads();
-    if (threadIdx.x < WARP) {
-        const int lane = threadIdx.x;
-        const Word count = lane < WARPS ? counts[lane] : 0;
-        const Word upto = warp_sums(count);
-        const Word sum = __shfl_sync(ALL, upto, WARP - 1);
-        const Word before = blocks_before(states, block, sum);
-        if (lane < WARPS) counts[lane] = before + upto - count;
-        if (lane == 0 && last_block) counters[INSTANCES] = before + sum;
-    }
-    __syncthreads();
-}
-
-// What a splat is for this kernel: columns of Splats.data in three loads.
-__device__ void load_splat(const float4* data, int item, float* splat) {
-    for (int part = 0; part < 3; ++part)
-        reinterpret_cast<float4*>(splat)[part] = __ldg(data + 3LL * item + part);
+    if (!board.held[tile]) board.held[tile] = 1;
+    if (to.depths && !spx::every_pixel_holds(to.depths[tile], row.depth) && !board.crossed[tile])
+        board.crossed[tile] = 1;
 }
 
 template <class Key>
-__device__ void emit(const float4* data, const unsigned* keys, const int* order,
-                     const long long* ids, long long n, Word* counters, Word* states,
-                     const Emission<Key>& to) {
-    __shared__ Entry entries[BLOCK];
-    __shared__ Word counts[WARPS];
-    __shared__ long long ticket;
-    if (threadIdx.x == 0) ticket = atomicAdd(counters + TICKET, Word(1));
-    __syncthreads();
-    const long long block = ticket, i = block * BLOCK + threadIdx.x;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    Entry& mine = entries[threadIdx.x];
-    int rows = 0;
-    if (i < n) {
-        alignas(16) float splat[12];
-        mine.item = splat_at(keys, order, ids, n, i, counters + DISORDER);
-        load_splat(data, mine.item, splat);
-        mine.shape = spx::make_footprint(splat, to.grid);
-        mine.depth = splat[9];
-        rows = mine.shape.bottom - mine.shape.top + 1;
-    }
-    const int upto = warp_sums(rows), all = __shfl_sync(ALL, upto, WARP - 1);
-    mine.start = upto - rows;
+__device__ void emit(const Entry* entries, const int* owners, long long row_capacity,
+                     const Board& board, const Emission<Key>& to) {
+    __shared__ Row rows[BLOCK];
+    const long long counted = board.counters[ROWS];
+    const long long all = counted < row_capacity ? counted : row_capacity;
+    const long long block = next_block(board.counters + TICKET);
+    if (block * BLOCK >= all) return;
+    const long long j = block * BLOCK + threadIdx.x;
+    Row& mine = rows[threadIdx.x];
+    const int own = j < all ? make_row(entries, owners, j, to.grid, mine) : 0;
+    const int upto = warp_sums(own), candidates = __shfl_sync(ALL, upto, WARP - 1);
+    mine.start = upto - own;
     __syncwarp();
-    const Entry* warp_entries = entries + warp * WARP;
-    int count = 0;
-    for (int j = lane; j < all; j += WARP)
-        visit_row(to, warp_entries, j, [&](int, const Entry&) { ++count; });
-    count = warp_total(count);
-    if (lane == 0) counts[warp] = count;
-    place_warps(counts, states, block, block == gridDim.x - 1, counters);
-    long long position = counts[warp];
-    for (int base = 0; base < all; base += WARP) {  // all lanes stay: they exchange sums
-        const int j = base + lane;
-        int own = 0;
-        if (j < all) visit_row(to, warp_entries, j, [&](int, const Entry&) { ++own; });
-        const int sums = warp_sums(own);
-        long long next = position + sums - own;
-        if (own)
-            visit_row(to, warp_entries, j, [&](int tile, const Entry& entry) {
-                write_instance(to, tile, entry, next++);
-            });
-        position += __shfl_sync(ALL, sums, WARP - 1);
-    }
+    const Row* warp_rows = rows + threadIdx.x / WARP * WARP;
+    int count = candidates;
+    if (to.mask || to.depths)
+        count = visit_listed(to, warp_rows, candidates, [](const Row&, int, int) {});
+    const bool last = (block + 1) * BLOCK >= all;
+    const long long position = warps_before(count, board.states, block,
+                                            last ? board.counters + INSTANCES : nullptr);
+    visit_listed(to, warp_rows, candidates, [&](const Row& row, int tile, int place) {
+        write_instance(to, board, row, tile, position + place);
+    });
 }
 
 // ---- tiles ----
@@ -316,39 +289,73 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     }
 }
 
+// Splats in order of (depth, id), and which of them owns each row of tiles. Beyond the capacity
+// rows are only counted.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    place_rows(const float4* data,    // (n, 12) float
+               const unsigned* keys,  // (n,), sorted
+               const int* order,      // (n,)
+               const long long* ids,  // (n,)
+               long long n, int width, int height, long long capacity,
+               Entry* entries,        // (n, 64) bytes
+               int* owners,           // (capacity,)
+               Word* zeroed) {        // see make_board
+    const spx::TileGrid grid = spx::make_tile_grid(width, height);
+    const Board board = make_board(zeroed, grid, n);
+    const long long block = next_block(board.counters + ROW_TICKET);
+    const long long i = block * BLOCK + threadIdx.x;
+    Entry entry;
+    int rows = 0;
+    if (i < n) {
+        const int item = splat_at(keys, order, ids, n, i, board.counters + DISORDER);
+        entry = make_entry(data, item, grid);
+        rows = entry.shape.bottom - entry.shape.top + 1;
+    }
+    const int upto = warp_sums(rows), count = __shfl_sync(ALL, upto, WARP - 1);
+    const bool last = block == gridDim.x - 1;
+    const long long before = warps_before(count, board.row_states, block,
+                                          last ? board.counters + ROWS : nullptr);
+    if (rows == 0) return;
+    entry.start = before + upto - rows;
+    entries[i] = entry;
+    for (int row = 0; row < rows && entry.start + row < capacity; ++row)
+        owners[entry.start + row] = int(i);
+}
+
 // Instances front to back, in order of (depth, id) of their splats: one pass that tests, counts,
 // scans and writes. Beyond the capacity it only counts. NAME: type of a tile's number.
-#define SPX_EMIT(NAME, KEY)                                                                       \
-    extern "C" __global__ void __launch_bounds__(BLOCK) emit_##NAME(                              \
-        const float4* data /* (n, 12) float */, const unsigned* keys /* (n,), sorted */,          \
-        const int* order /* (n,) */, const long long* ids /* (n,) */, long long n, int width,     \
-        int height, const unsigned char* mask /* (tiles,) or null */,                             \
-        const Depths* depths /* (tiles,) or null */, long long capacity,                          \
-        KEY* tiles /* (capacity,) */, int* items /* (capacity,) */, Word* counters /* (8,), 0 */, \
-        Word* states /* (blocks,), 0 */, unsigned char* held /* (tiles,), 0 */,                   \
-        unsigned char* crossed /* (tiles,), 0 */) {                                               \
-        const Emission<KEY> to = {spx::make_tile_grid(width, height), mask, depths, capacity,     \
-                                  tiles, items, held, crossed};                                   \
-        emit(data, keys, order, ids, n, counters, states, to);                                    \
+#define SPX_EMIT(NAME, KEY)                                                                      \
+    extern "C" __global__ void __launch_bounds__(BLOCK) emit_##NAME(                             \
+        const Entry* entries /* (n, 64) bytes */, const int* owners /* (row_capacity,) */,       \
+        long long n, long long row_capacity, int width, int height,                              \
+        const unsigned char* mask /* (tiles,) or null */,                                        \
+        const Depths* depths /* (tiles,) or null */, long long capacity,                         \
+        KEY* tiles /* (capacity,) */, int* items /* (capacity,) */,                              \
+        Word* zeroed /* see make_board */) {                                                     \
+        const spx::TileGrid grid = spx::make_tile_grid(width, height);                           \
+        const Emission<KEY> to = {grid, mask, depths, capacity, tiles, items};                   \
+        emit(entries, owners, row_capacity, make_board(zeroed, grid, n), to);                    \
     }
 SPX_EMIT(uint16, unsigned short)
 SPX_EMIT(uint32, unsigned)
 
 // Lists the held tiles in ascending order. One block; a thread takes eight tiles at a time.
 extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
-    list_held(const Word* held,     // (words,), a byte a tile, the rest 0
-              const Word* crossed,  // (words,)
-              int words,
-              int* tiles,           // (8 words,), the first HELD are set
-              int* slots,           // (8 words,), place in tiles of a held tile
-              Word* counters) {     // (8,)
+    list_held(int width, int height,
+              int* tiles,      // (tiles and up,), the first HELD are set
+              int* slots,      // (tiles and up,), place in tiles of a held tile
+              Word* zeroed) {  // see make_board
+    const Board board = make_board(zeroed, spx::make_tile_grid(width, height), 0);
+    const Word* held = reinterpret_cast<const Word*>(board.held);
+    const Word* crossed = reinterpret_cast<const Word*>(board.crossed);
+    const int words = board.words;
     __shared__ int sums[LIST_BLOCK / WARP];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int base = 0;
     for (int start = 0; start < words; start += LIST_BLOCK) {
         const int at = start + threadIdx.x;
         const Word word = at < words ? held[at] : 0;
-        if (at < words && crossed[at]) counters[CROSSED] = 1;
+        if (at < words && crossed[at]) board.counters[CROSSED] = 1;
         const int count = __popcll(word), upto = warp_sums(count);
         __syncthreads();  // the last round has read sums
         if (lane == WARP - 1) sums[warp] = upto;
@@ -363,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
                 slots[8 * at + k] = place++;
             }
     }
-    if (threadIdx.x == 0) counters[HELD] = base;
+    if (threadIdx.x == 0) board.counters[HELD] = base;
 }
 
 // Offsets of the held tiles' lists among the sorted instances.

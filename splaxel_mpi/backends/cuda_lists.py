@@ -12,11 +12,14 @@ from .cuda_sort import sort_pairs, sorter
 SOURCE = "tiles.cu"
 PIXELS = 256
 BLOCK = 256  # splats and threads of a block in tiles.cu
-# words that emit_* and list_held leave for the host, see tiles.cu
-COUNTERS, INSTANCES, HELD, DISORDER, CROSSED = 8, 1, 2, 3, 4
-# Instances a splat may have before the first view says better: small splats touch 1 to 3 tiles.
-FIRST_GUESS = 4
-# A view may need a quarter more instances than the largest before it; else its pass is repeated.
+ENTRY = 64  # bytes, Entry in tiles.cu
+# counters of tiles.cu that the host reads, and how many words they take
+ROWS, INSTANCES, HELD, DISORDER, CROSSED, COUNTERS = 2, 3, 4, 5, 6, 8
+# Instances a splat may have before the first view says better, and rows of tiles: small splats
+# touch 1 to 3 tiles in 1 to 2 rows.
+FIRST_GUESS, FIRST_ROWS = 4, 3
+LEAST = 1 << 16  # capacity, so that small views find room for a few large splats
+# A view may need a quarter more than the largest before it; else its pass is repeated.
 HEADROOM = 1.25
 # Blocks that fill any GPU of today several times over; more would only repeat the setting up.
 WIDE = 2048
@@ -24,14 +27,37 @@ VIEW = np.dtype([("camera", np.float64, 16), ("box", np.float64, 6)])  # View in
 
 
 @dataclass
-class _Emitted:
+class Capacity:
+    """What a view may need without a second pass."""
+
+    rows: int = LEAST  # rows of tiles over all splats
+    instances: int = LEAST
+
+    def guess(self, count):
+        """Room for count splats of the usual size."""
+        self.rows = max(self.rows, FIRST_ROWS * count)
+        self.instances = max(self.instances, FIRST_GUESS * count)
+
+    def grow(self, rows, instances):
+        """Room for more than this many; False where there was room. Instances were counted only
+        as far as there was room for rows."""
+        full = rows > self.rows or instances > self.instances
+        if rows > self.rows:
+            self.rows = int(rows * HEADROOM)
+        if instances > self.instances:
+            self.instances = int(instances * HEADROOM)
+        return full
+
+
+@dataclass
+class Emitted:
     """Instances in order of depth, before they are sorted by tile."""
 
     keys: object  # (capacity,) uint16 or uint32, tiles
     items: object  # (capacity,) int32
-    tiles: object  # (tile_count and up,) int32, held tiles first
-    slots: object  # (tile_count and up,) int32, place of a tile among the held
-    counters: np.ndarray  # (8,) uint64
+    tiles: object  # (tile_count,) int32, held tiles first
+    slots: object  # (tile_count,) int32, place of a tile among the held
+    counters: object  # (8,) uint64
 
 
 class CudaLists:
@@ -40,7 +66,7 @@ class CudaLists:
     The class that mixes it in has real (float32).
     """
 
-    _capacity = 0  # instances that a view may have without a second pass
+    _capacity = None  # Capacity, grows with the views
     _counters = None  # page-locked memory that the counts are read into
 
     def tile_lists(self, splats, camera, box=None, mask=None):
@@ -84,17 +110,18 @@ class CudaLists:
 
     def _emit(self, splats, camera, mask, depths):
         """Instances of all splats, with the counts on the host; grows the capacity if need be."""
-        self._capacity = max(self._capacity, FIRST_GUESS * len(splats), 1 << 16)
+        if self._capacity is None:
+            self._capacity = Capacity()
+        self._capacity.guess(len(splats))
         order = depth_order(splats)
         while True:
             emitted = emit_instances(splats, order, camera, mask, depths, self._capacity)
             counters = emitted.counters = self._read(emitted.counters)
-            if counters[INSTANCES] > self._capacity:
-                self._capacity = int(counters[INSTANCES] * HEADROOM)
-            elif not counters[DISORDER]:
-                return emitted
+            full = self._capacity.grow(int(counters[ROWS]), int(counters[INSTANCES]))
             if counters[DISORDER]:
                 order = depth_order(splats, by_id=True)
+            elif not full:
+                return emitted
 
     def _read(self, counters):
         """Copy of a small device array; waits for the stream."""
@@ -120,27 +147,33 @@ def depth_order(splats, by_id=False):
 
 
 def emit_instances(splats, order, camera, mask, depths, capacity):
-    """Counts and writes the instances, up to capacity, and lists the held tiles. Does not wait:
-    counters stay on the device."""
+    """Counts and writes the instances, as far as the Capacity goes, and lists the held tiles.
+    order: what depth_order returned. Does not wait: counters stay on the device."""
     import cupy
 
     count, tile_count = len(splats), camera.tile_count
+    size = np.int32(camera.width), np.int32(camera.height)
     key_type = np.uint16 if tile_count <= 1 << 16 else np.uint32
-    keys, items = cupy.empty(capacity, key_type), cupy.empty(capacity, np.int32)
-    sorter(keys, items).storage(keys, items, capacity)  # asked now, not while the GPU waits
-    blocks, words = _blocks(count), _blocks(tile_count, 8)
-    zeroed = cupy.zeros(COUNTERS + blocks + 2 * words, np.uint64)
-    counters, states, held, crossed = np.split(
-        zeroed, np.cumsum([COUNTERS, blocks, words]).tolist()
+    keys = cupy.empty(capacity.instances, key_type)
+    items = cupy.empty(capacity.instances, np.int32)
+    sorter(keys, items).storage(keys, items, capacity.instances)  # now, not while the GPU waits
+    entries, owners = cupy.empty((count, ENTRY), np.uint8), cupy.empty(capacity.rows, np.int32)
+    tiles, slots = cupy.empty(tile_count, np.int32), cupy.empty(tile_count, np.int32)
+    splat_blocks, row_blocks = _blocks(count), _blocks(capacity.rows)
+    zeroed = cupy.zeros(
+        COUNTERS + 2 * _blocks(tile_count, 8) + splat_blocks + row_blocks, np.uint64
     )
-    tiles, slots = cupy.empty(8 * words, np.int32), cupy.empty(8 * words, np.int32)
     _launch(
-        "emit_" + keys.dtype.name, blocks, BLOCK, splats.data, *order, splats.ids,
-        np.int64(count), np.int32(camera.width), np.int32(camera.height), mask, depths,
-        np.int64(capacity), keys, items, counters, states, held, crossed,
+        "place_rows", splat_blocks, BLOCK, splats.data, *order, splats.ids, np.int64(count),
+        *size, np.int64(capacity.rows), entries, owners, zeroed,
     )
-    _launch("list_held", 1, 1024, held, crossed, np.int32(words), tiles, slots, counters)
-    return _Emitted(keys, items, tiles, slots, counters)
+    _launch(
+        "emit_" + keys.dtype.name, row_blocks, BLOCK, entries, owners, np.int64(count),
+        np.int64(capacity.rows), *size, mask, depths, np.int64(capacity.instances), keys, items,
+        zeroed,
+    )
+    _launch("list_held", 1, 1024, *size, tiles, slots, zeroed)
+    return Emitted(keys, items, tiles, slots, zeroed[:COUNTERS])
 
 
 def pixel_intervals(view, camera, tiles):
