@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <new>
 #include <vector>
 
 #include "host/raster.h"
-#include "math/alpha.cuh"
-#include "math/interval.cuh"
+#include "math/tiles.cuh"
 
 using namespace spx_host;
 
@@ -78,43 +76,25 @@ std::vector<int32_t> depth_order(const T* data, const int64_t* ids, int64_t n) {
 
 // ---- depth intervals ----
 
-// Depths inside the cell over the pixels of a tile.
-template <class T>
-struct TileDepths {
-    T first, last;              // [first, last): some pixel may be inside the cell
-    T common_first, common_last;  // [...): every pixel is
-};
-
 template <class T>
 struct Cell {
     spx::RayView<T> view;
     spx::CellFaces<T> faces;
-    int width, height, across, down;
+    spx::TileGrid grid;
 
-    int64_t tiles() const { return int64_t(across) * down; }
+    int64_t tiles() const { return int64_t(grid.across) * grid.down; }
 
     // The interval of pixel `pixel` of a tile; empty outside the image.
-    spx::Interval<T> interval(int64_t tile, int pixel) const {
-        const int x = int(tile % across) * TILE + pixel % TILE;
-        const int y = int(tile / across) * TILE + pixel / TILE;
-        if (x >= width || y >= height) return {T(spx::FARTHEST), T(-spx::FARTHEST)};
-        T direction[3];
-        spx::ray_direction(view, x, y, direction);
-        return spx::ray_interval(faces, direction);
+    spx::Interval<T> interval(int tile, int pixel) const {
+        const spx::TilePixel place = spx::tile_pixel(grid, tile, pixel);
+        if (!place.inside) return {T(spx::FARTHEST), T(-spx::FARTHEST)};
+        return spx::pixel_interval(view, faces, place);
     }
 
-    TileDepths<T> depths(int64_t tile) const {
-        const T far = T(spx::FARTHEST);
-        TileDepths<T> d = {far, -far, -far, far};
-        const int columns = std::min(TILE, width - int(tile % across) * TILE);
-        const int rows = std::min(TILE, height - int(tile / across) * TILE);
-        for (int y = 0; y < rows; ++y)
-            for (int x = 0; x < columns; ++x) {
-                const spx::Interval<T> z = interval(tile, y * TILE + x);
-                d.first = std::min(d.first, z.in), d.last = std::max(d.last, z.out);
-                d.common_first = std::max(d.common_first, z.in);
-                d.common_last = std::min(d.common_last, z.out);
-            }
+    spx::TileDepths<T> depths(int tile) const {
+        spx::TileDepths<T> d = spx::no_depths<T>();
+        for (int pixel = 0; pixel < PIXELS; ++pixel)
+            if (spx::tile_pixel(grid, tile, pixel).inside) spx::add_pixel(d, interval(tile, pixel));
         return d;
     }
 };
@@ -128,66 +108,26 @@ struct Touch {
 template <class T>
 struct Lists {
     Cell<T> cell;
-    std::vector<TileDepths<T>> depths;  // of every tile; empty: all of space
+    std::vector<spx::TileDepths<T>> depths;  // of every tile; empty: all of space
     std::vector<int32_t> tiles, items, interval_rows;
     std::vector<int64_t> offsets;
     int64_t intervals = 0;
 };
 
-// Pixel-centre tile range [low, high] that meets [first, last]; clamped before the conversion,
-// since a splat may lie millions of pixels away. NaN gives an empty range.
-template <class T>
-bool tile_range(T first, T last, int count, int& low, int& high) {
-    const T begin = (first - T(TILE - 0.5)) / T(TILE), end = (last - T(0.5)) / T(TILE);
-    if (!(end >= 0) || !(begin <= T(count - 1))) return false;
-    low = begin > 0 ? int(begin) + (T(int(begin)) < begin) : 0;
-    high = end < T(count - 1) ? int(end) : count - 1;
-    return low <= high;
-}
-
-// Appends the tiles first to last of a row, but those that are not live or too near or far.
-template <class T>
-void touch_row(const Lists<T>& lists, int row, int first, int last, T depth, int32_t item,
-               const uint8_t* mask, std::vector<Touch>& out) {
-    for (int column = first; column <= last; ++column) {
-        const int32_t tile = row * lists.cell.across + column;
-        if (mask && !mask[tile]) continue;
-        if (!lists.depths.empty()) {
-            const TileDepths<T>& d = lists.depths[tile];
-            if (!(depth >= d.first && depth < d.last)) continue;
-        }
-        out.push_back({tile, item});
-    }
-}
-
-// Appends the tiles that a splat is drawn in. The only place that decides it.
+// Appends the tiles that a splat is drawn in.
 template <class T>
 void touch_tiles(const Lists<T>& lists, const T* splat, int32_t item, const uint8_t* mask,
                  std::vector<Touch>& out) {
-    const Cell<T>& cell = lists.cell;
-    const T epsilon = std::numeric_limits<T>::epsilon();
-    const T u = splat[0], v = splat[1], depth = splat[9];
-    const T margin = spx::ellipse_margin(splat, epsilon), edge = T(cell.width) - T(0.5);
-    const T wide = splat[10] + margin, high = splat[11] + margin;
-    int top, bottom, first, last;
-    if (!(u - wide <= edge) || !tile_range(u - wide, u + wide, cell.across, first, last) ||
-        !tile_range(v - high, v + high, cell.down, top, bottom))
-        return;
-    // the shape touches all sides of its box: where one row of tiles holds all its heights,
-    // the widths decide
-    const T upper = T(top * TILE) + T(0.5);
-    if (top == bottom && v - high >= upper &&
-        v + high <= std::min(upper + T(TILE - 1), T(cell.height) - T(0.5)))
-        return touch_row(lists, top, first, last, depth, item, mask, out);
-    const spx::Conic<T> conic = spx::make_conic(splat[2], splat[3], splat[4]);
-    const spx::Ellipse<T> ellipse = spx::make_ellipse(splat, conic, epsilon);
-    for (int row = top; row <= bottom; ++row) {
-        const T start = T(row * TILE) + T(0.5);
-        const T end = std::min(start + T(TILE - 1), T(cell.height) - T(0.5));
-        T left, right;
-        if (spx::ellipse_span(ellipse, start - v, end - v, left, right) && u + left <= edge &&
-            tile_range(u + left, u + right, cell.across, first, last))
-            touch_row(lists, row, first, last, depth, item, mask, out);
+    const spx::TileGrid& grid = lists.cell.grid;
+    const spx::TileDepths<T>* depths = lists.depths.empty() ? nullptr : lists.depths.data();
+    const spx::Footprint<T> footprint = spx::make_footprint(splat, grid);
+    for (int row = footprint.top; row <= footprint.bottom; ++row) {
+        int first, last;
+        if (!spx::footprint_row(footprint, grid, row, first, last)) continue;
+        for (int column = first; column <= last; ++column) {
+            const int32_t tile = row * grid.across + column;
+            if (spx::tile_lists_depth(mask, depths, tile, splat[9])) out.push_back({tile, item});
+        }
     }
 }
 
@@ -225,10 +165,10 @@ void number_intervals(Lists<T>& lists, const T* data) {
     lists.interval_rows.assign(lists.tiles.size(), -1);
     if (lists.depths.empty()) return;
     for (size_t k = 0; k < lists.tiles.size(); ++k) {
-        const TileDepths<T>& d = lists.depths[lists.tiles[k]];
+        const spx::TileDepths<T>& d = lists.depths[lists.tiles[k]];
         const T nearest = data[int64_t(lists.items[lists.offsets[k]]) * SPLAT_COLUMNS + 9];
         const T deepest = data[int64_t(lists.items[lists.offsets[k + 1] - 1]) * SPLAT_COLUMNS + 9];
-        if (!(nearest >= d.common_first && deepest < d.common_last))
+        if (!spx::every_pixel_holds(d, nearest) || !spx::every_pixel_holds(d, deepest))
             lists.interval_rows[k] = int32_t(lists.intervals++);
     }
 }
@@ -240,7 +180,7 @@ void build(Lists<T>& lists, const T* data, const int64_t* ids, int64_t n, const 
         lists.depths.resize(lists.cell.tiles());
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t tile = 0; tile < lists.cell.tiles(); ++tile)
-            if (!mask || mask[tile]) lists.depths[tile] = lists.cell.depths(tile);
+            if (!mask || mask[tile]) lists.depths[tile] = lists.cell.depths(int(tile));
     }
     const std::vector<int32_t> order = depth_order(data, ids, n);
     std::vector<std::vector<Touch>> touches(threads);
@@ -274,8 +214,7 @@ int64_t make_lists(const T* data, const int64_t* ids, int64_t n, const double* c
     try {
         auto* lists = new Lists<T>;
         Cell<T>& cell = lists->cell;
-        cell.width = int(width), cell.height = int(height);
-        cell.across = int((width + TILE - 1) / TILE), cell.down = int((height + TILE - 1) / TILE);
+        cell.grid = spx::make_tile_grid(int(width), int(height));
         cell.view = spx::make_ray_view<T>(camera);
         if (box) cell.faces = spx::make_cell_faces<T>(box, cell.view.center);
         try {

@@ -122,7 +122,8 @@ SPX_HD T ellipse_margin(const T* splat, T epsilon) {
 template <class T>
 SPX_HD Ellipse<T> make_ellipse(const T* splat, const Conic<T>& conic, T epsilon) {
     const T height = splat[11];
-    const T level = (log(T(255) * splat[5]) * T(1.0001) + T(1e-4)) * T(LOG2_E);
+    // rounded from double: the logarithms in float of host and device differ
+    const T level = (T(log(double(T(255) * splat[5]))) * T(1.0001) + T(1e-4)) * T(LOG2_E);
     Ellipse<T> e;
     e.tilt = conic.tilt;
     e.chord = root(level / conic.a);
@@ -145,8 +146,9 @@ SPX_HD auto ellipse_span(const Ellipse<F>& e, F low, F high, F& left, F& right)
     const F at_right = minimum(maximum(e.summit, low), high);
     const F at_left = minimum(maximum(-e.summit, low), high);
     const F r = at_right * e.inverse, l = at_left * e.inverse;
-    right = e.margin - multiply_add(e.tilt, at_right, -e.chord * root(maximum(one - r * r, zero)));
-    left = -e.margin - multiply_add(e.tilt, at_left, e.chord * root(maximum(one - l * l, zero)));
+    // nothing is fused, so that host and device list a splat in the same tiles
+    right = e.margin - (e.tilt * at_right - e.chord * root(maximum(one - r * r, zero)));
+    left = -e.margin - (e.tilt * at_left + e.chord * root(maximum(one - l * l, zero)));
     return at_least(e.reach + e.margin, low) & at_least(high, -e.reach - e.margin);
 }
 

@@ -1,0 +1,402 @@
+// Tile lists: splats in order of (depth, id), one instance for each tile that a splat touches,
+// and what of a cell each pixel sees. The decision itself is in math/tiles.cuh.
+#include "chained_scan.cuh"
+#include "math/tiles.cuh"
+
+namespace {
+
+constexpr int LIST_BLOCK = 1024;
+
+typedef spx::TileDepths<float> Depths;
+
+// Words that the kernels of a view share. The host reads the counters, see cuda_lists.py.
+enum Counter { ROW_TICKET, TICKET, ROWS, INSTANCES, HELD, DISORDER, CROSSED, COUNTERS = 8 };
+
+struct Board {
+    Word* counters;          // (COUNTERS,)
+    unsigned char* held;     // (tiles and up,), 1 where something is listed
+    unsigned char* crossed;  // (tiles and up,), 1 where a listed depth is outside the cell in
+                             // some pixel
+    int words;               // of held, eight tiles each
+    Word* row_states;        // (blocks of place_rows,)
+    Word* states;            // (blocks of emit,)
+};
+
+// zeroed: (COUNTERS + 2 words + blocks of place_rows and emit,), all 0 before the first kernel;
+// n: splats.
+__device__ Board make_board(Word* zeroed, const spx::TileGrid& grid, long long n) {
+    const int words = (grid.across * grid.down + 7) / 8;
+    Word* held = zeroed + COUNTERS;
+    Word* row_states = held + 2 * words;
+    return {zeroed,
+            reinterpret_cast<unsigned char*>(held),
+            reinterpret_cast<unsigned char*>(held + words),
+            words,
+            row_states,
+            row_states + (n + BLOCK - 1) / BLOCK};
+}
+
+// ---- order ----
+
+// Bits of a float that sort as unsigned integers the way floats do.
+__device__ unsigned sortable(float x) {
+    const unsigned bits = __float_as_uint(x);
+    return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+
+// Runs of equal depths up to this length are put in order of id on the fly; real depths collide
+// in pairs, 6000 among a million splats.
+constexpr int LONGEST_TIE = 32;
+
+// Whether splat b goes before splat a, which is as deep.
+__device__ bool comes_later(const long long* ids, int a, int b) {
+    return ids[a] != ids[b] ? ids[a] > ids[b] : a > b;
+}
+
+// The splat at position i of the order by (depth, id), from one by depth alone. Where a run of
+// equal depths is too long to be settled here and not in order, sets `disorder`.
+__device__ int splat_at(const unsigned* keys, const int* order, const long long* ids,
+                        long long n, long long i, Word* disorder) {
+    const unsigned key = keys[i];
+    long long begin = i, end = i + 1;
+    while (begin > 0 && i - begin < LONGEST_TIE && keys[begin - 1] == key) --begin;
+    while (end < n && end - i <= LONGEST_TIE && keys[end] == key) ++end;
+    const int mine = order[i];
+    if (end - begin == 1) return mine;
+    if (end - begin > LONGEST_TIE) {
+        if (begin < i && comes_later(ids, order[i - 1], mine)) *disorder = 1;
+        return mine;
+    }
+    for (long long k = begin; k < end; ++k) {
+        const int item = order[k];
+        long long place = begin;
+        for (long long other = begin; other < end; ++other)
+            place += comes_later(ids, item, order[other]);
+        if (place == i) return item;
+    }
+    return mine;
+}
+
+// ---- rows of tiles ----
+
+// A splat in order of (depth, id). The splats nearest to the camera follow each other and may
+// cover the whole image each; so work is dealt out by rows of tiles, not by splats.
+struct alignas(16) Entry {
+    spx::Footprint<float> shape;
+    float depth;
+    int item;
+    long long start;  // of its rows among those of all splats
+};
+
+__device__ Entry make_entry(const float4* data, int item, const spx::TileGrid& grid) {
+    alignas(16) float splat[12];
+    for (int part = 0; part < 3; ++part)
+        reinterpret_cast<float4*>(splat)[part] = __ldg(data + 3LL * item + part);
+    return {spx::make_footprint(splat, grid), splat[9], item, 0};
+}
+
+// ---- instances ----
+
+// Where instances go and what decides about them.
+template <class Key>
+struct Emission {
+    spx::TileGrid grid;
+    const unsigned char* mask;  // (tiles,) or null
+    const Depths* depths;       // (tiles,) or null
+    long long capacity;
+    Key* tiles;  // (capacity,)
+    int* items;  // (capacity,)
+};
+
+// Tiles that a splat may touch in one row of tiles.
+struct Row {
+    int start;  // of its tiles among those of the warp's rows
+    int tile;   // the first of them
+    float depth;
+    int item;
+};
+
+// Tiles that the shape of the splat of row j meets there; sets all but the start of `out`.
+__device__ int make_row(const Entry* entries, const int* owners, long long j,
+                        const spx::TileGrid& grid, Row& out) {
+    const Entry entry = entries[owners[j]];
+    const int row = entry.shape.top + int(j - entry.start);
+    int first, last;
+    if (!spx::footprint_row(entry.shape, grid, row, first, last)) return 0;
+    out.tile = row * grid.across + first, out.depth = entry.depth, out.item = entry.item;
+    return last - first + 1;
+}
+
+// Candidate k of the warp's rows: its row, and its tile.
+__device__ const Row& find_row(const Row* rows, int k, int& tile) {
+    int at = 0;  // the last row that starts at or before k
+    for (int step = WARP / 2; step; step /= 2)
+        if (rows[at + step].start <= k) at += step;
+    tile = rows[at].tile + k - rows[at].start;
+    return rows[at];
+}
+
+// Calls visit(row, tile, place) for the candidates that are listed, place counts them; returns
+// how many. All lanes of a warp call it. Counting and writing both go through here.
+template <class Key, class Visit>
+__device__ int visit_listed(const Emission<Key>& to, const Row* rows, int candidates,
+                            Visit visit) {
+    const int lane = threadIdx.x % WARP;
+    int count = 0;
+    for (int base = 0; base < candidates; base += WARP) {
+        int tile = 0;
+        const Row* row = rows;
+        bool listed = false;
+        if (base + lane < candidates) {
+            row = &find_row(rows, base + lane, tile);
+            listed = spx::tile_lists_depth(to.mask, to.depths, tile, row->depth);
+        }
+        const unsigned all = __ballot_sync(ALL, listed);
+        if (listed) visit(*row, tile, count + __popc(all & ((1u << lane) - 1)));
+        count += __popc(all);
+    }
+    return count;
+}
+
+template <class Key>
+__device__ void write_instance(const Emission<Key>& to, const Board& board, const Row& row,
+                               int tile, long long position) {
+    if (position < to.capacity) {
+        to.tiles[position] = Key(tile);
+        to.items[position] = row.item;
+    }
+    // all write the same value: no atomics, and mostly no write
+    if (!board.held[tile]) board.held[tile] = 1;
+    if (to.depths && !spx::every_pixel_holds(to.depths[tile], row.depth) && !board.crossed[tile])
+        board.crossed[tile] = 1;
+}
+
+template <class Key>
+__device__ void emit(const Entry* entries, const int* owners, long long row_capacity,
+                     const Board& board, const Emission<Key>& to) {
+    __shared__ Row rows[BLOCK];
+    const long long counted = board.counters[ROWS];
+    const long long all = counted < row_capacity ? counted : row_capacity;
+    const long long block = next_block(board.counters + TICKET);
+    if (block * BLOCK >= all) return;
+    const long long j = block * BLOCK + threadIdx.x;
+    Row& mine = rows[threadIdx.x];
+    const int own = j < all ? make_row(entries, owners, j, to.grid, mine) : 0;
+    const int upto = warp_sums(own), candidates = __shfl_sync(ALL, upto, WARP - 1);
+    mine.start = upto - own;
+    __syncwarp();
+    const Row* warp_rows = rows + threadIdx.x / WARP * WARP;
+    int count = candidates;
+    if (to.mask || to.depths)
+        count = visit_listed(to, warp_rows, candidates, [](const Row&, int, int) {});
+    const bool last = (block + 1) * BLOCK >= all;
+    const long long position = warps_before(count, board.states, block,
+                                            last ? board.counters + INSTANCES : nullptr);
+    visit_listed(to, warp_rows, candidates, [&](const Row& row, int tile, int place) {
+        write_instance(to, board, row, tile, position + place);
+    });
+}
+
+// ---- tiles ----
+
+// Where each tile's run begins among the sorted tiles.
+template <class Key>
+__device__ void mark_starts(const Key* keys, long long n, const int* slots, int held,
+                            long long* offsets) {
+    constexpr int EACH = 16 / sizeof(Key);  // keys of one load
+    const long long first = (blockIdx.x * (long long)blockDim.x + threadIdx.x) * EACH;
+    if (first >= n) return;
+    union {
+        uint4 vector;
+        Key key[EACH];
+    } loaded;
+    if (first + EACH <= n)
+        loaded.vector = *reinterpret_cast<const uint4*>(keys + first);
+    else
+        for (int k = 0; k < EACH; ++k) loaded.key[k] = first + k < n ? keys[first + k] : Key(0);
+    unsigned before = first ? unsigned(keys[first - 1]) : ALL;  // no tile has that number
+#pragma unroll  // keeps the keys in registers
+    for (int k = 0; k < EACH; ++k) {
+        const unsigned key = loaded.key[k];
+        if (key != before && first + k < n) offsets[slots[key]] = first + k;
+        before = key;
+    }
+    if (first + EACH >= n) offsets[held] = n;
+}
+
+// ---- cell ----
+
+// Camera.packed() and the bounds of the cell, low then high; a kernel argument by value.
+struct View {
+    double camera[16], box[6];
+};
+
+// What rays need of them, made by one thread of a block.
+struct Rays {
+    spx::RayView<float> view;
+    spx::CellFaces<float> faces;
+};
+
+__device__ void make_rays(const View& from, Rays& rays) {
+    if (threadIdx.x == 0) {
+        rays.view = spx::make_ray_view<float>(from.camera);
+        rays.faces = spx::make_cell_faces<float>(from.box, rays.view.center);
+    }
+    __syncthreads();
+}
+
+}  // namespace
+
+// Keys that sort splats by depth, and the splats' own indices.
+extern "C" __global__ void depth_keys(const float* data,  // (n, 12)
+                                      long long n,
+                                      unsigned* keys,  // (n,)
+                                      int* order) {    // (n,)
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    keys[i] = sortable(data[12 * i + 9]);
+    order[i] = int(i);
+}
+
+// Depths inside the cell over the pixels of every live tile. A warp takes a tile at a time.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    tile_depths(const View view, int width, int height,
+                const unsigned char* mask,  // (tiles,) or null
+                Depths* depths) {           // (tiles,)
+    __shared__ Rays rays;
+    make_rays(view, rays);
+    const spx::TileGrid grid = spx::make_tile_grid(width, height);
+    const int lane = threadIdx.x % WARP, tiles = grid.across * grid.down;
+    for (int tile = blockIdx.x * WARPS + threadIdx.x / WARP; tile < tiles;
+         tile += gridDim.x * WARPS) {
+        if (mask && !mask[tile]) continue;
+        Depths d = spx::no_depths<float>();
+        for (int pixel = lane; pixel < spx::TILE_PIXELS; pixel += WARP) {
+            const spx::TilePixel place = spx::tile_pixel(grid, tile, pixel);
+            if (place.inside)
+                spx::add_pixel(d, spx::pixel_interval(rays.view, rays.faces, place));
+        }
+        for (int step = WARP / 2; step; step /= 2) {
+            const float first = __shfl_xor_sync(ALL, d.first, step);
+            const float last = __shfl_xor_sync(ALL, d.last, step);
+            const float common_first = __shfl_xor_sync(ALL, d.common_first, step);
+            const float common_last = __shfl_xor_sync(ALL, d.common_last, step);
+            d = {spx::minimum(d.first, first), spx::maximum(d.last, last),
+                 spx::maximum(d.common_first, common_first),
+                 spx::minimum(d.common_last, common_last)};
+        }
+        if (lane == 0) depths[tile] = d;
+    }
+}
+
+// Splats in order of (depth, id), and which of them owns each row of tiles. Beyond the capacity
+// rows are only counted.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    place_rows(const float4* data,    // (n, 12) float
+               const unsigned* keys,  // (n,), sorted
+               const int* order,      // (n,)
+               const long long* ids,  // (n,)
+               long long n, int width, int height, long long capacity,
+               Entry* entries,        // (n, 64) bytes
+               int* owners,           // (capacity,)
+               Word* zeroed) {        // see make_board
+    const spx::TileGrid grid = spx::make_tile_grid(width, height);
+    const Board board = make_board(zeroed, grid, n);
+    const long long block = next_block(board.counters + ROW_TICKET);
+    const long long i = block * BLOCK + threadIdx.x;
+    Entry entry;
+    int rows = 0;
+    if (i < n) {
+        const int item = splat_at(keys, order, ids, n, i, board.counters + DISORDER);
+        entry = make_entry(data, item, grid);
+        rows = entry.shape.bottom - entry.shape.top + 1;
+    }
+    const int upto = warp_sums(rows), count = __shfl_sync(ALL, upto, WARP - 1);
+    const bool last = block == gridDim.x - 1;
+    const long long before = warps_before(count, board.row_states, block,
+                                          last ? board.counters + ROWS : nullptr);
+    if (rows == 0) return;
+    entry.start = before + upto - rows;
+    entries[i] = entry;
+    for (int row = 0; row < rows && entry.start + row < capacity; ++row)
+        owners[entry.start + row] = int(i);
+}
+
+// Instances front to back, in order of (depth, id) of their splats: one pass that tests, counts,
+// scans and writes. Beyond the capacity it only counts. NAME: type of a tile's number.
+#define SPX_EMIT(NAME, KEY)                                                                      \
+    extern "C" __global__ void __launch_bounds__(BLOCK) emit_##NAME(                             \
+        const Entry* entries /* (n, 64) bytes */, const int* owners /* (row_capacity,) */,       \
+        long long n, long long row_capacity, int width, int height,                              \
+        const unsigned char* mask /* (tiles,) or null */,                                        \
+        const Depths* depths /* (tiles,) or null */, long long capacity,                         \
+        KEY* tiles /* (capacity,) */, int* items /* (capacity,) */,                              \
+        Word* zeroed /* see make_board */) {                                                     \
+        const spx::TileGrid grid = spx::make_tile_grid(width, height);                           \
+        const Emission<KEY> to = {grid, mask, depths, capacity, tiles, items};                   \
+        emit(entries, owners, row_capacity, make_board(zeroed, grid, n), to);                    \
+    }
+SPX_EMIT(uint16, unsigned short)
+SPX_EMIT(uint32, unsigned)
+
+// Lists the held tiles in ascending order. One block; a thread takes eight tiles at a time.
+extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
+    list_held(int width, int height,
+              int* tiles,      // (tiles and up,), the first HELD are set
+              int* slots,      // (tiles and up,), place in tiles of a held tile
+              Word* zeroed) {  // see make_board
+    const Board board = make_board(zeroed, spx::make_tile_grid(width, height), 0);
+    const Word* held = reinterpret_cast<const Word*>(board.held);
+    const Word* crossed = reinterpret_cast<const Word*>(board.crossed);
+    const int words = board.words;
+    __shared__ int sums[LIST_BLOCK / WARP];
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int base = 0;
+    for (int start = 0; start < words; start += LIST_BLOCK) {
+        const int at = start + threadIdx.x;
+        const Word word = at < words ? held[at] : 0;
+        if (at < words && crossed[at]) board.counters[CROSSED] = 1;
+        const int count = __popcll(word), upto = warp_sums(count);
+        __syncthreads();  // the last round has read sums
+        if (lane == WARP - 1) sums[warp] = upto;
+        __syncthreads();
+        const int before = warp_sums(sums[lane]);  // as many warps as lanes
+        int place = base + upto - count;
+        if (warp) place += __shfl_sync(ALL, before, warp - 1);
+        base += __shfl_sync(ALL, before, WARP - 1);
+        for (int k = 0; k < 8; ++k)
+            if (word >> (8 * k) & 1) {
+                tiles[place] = 8 * at + k;
+                slots[8 * at + k] = place++;
+            }
+    }
+    if (threadIdx.x == 0) board.counters[HELD] = base;
+}
+
+// Offsets of the held tiles' lists among the sorted instances.
+#define SPX_STARTS(NAME, KEY)                                                                  \
+    extern "C" __global__ void mark_starts_##NAME(                                             \
+        const KEY* keys /* (n,), sorted, 16-byte aligned */, long long n,                      \
+        const int* slots /* (tiles,) */, int held, long long* offsets /* (held + 1,) */) {     \
+        mark_starts(keys, n, slots, held, offsets);                                            \
+    }
+SPX_STARTS(uint16, unsigned short)
+SPX_STARTS(uint32, unsigned)
+
+// [in, out) of every pixel of the held tiles, row major; empty outside the image.
+extern "C" __global__ void __launch_bounds__(spx::TILE_PIXELS)
+    pixel_intervals(const View view, int width, int height,
+                    const int* tiles,     // (held,)
+                    int held,
+                    float* intervals) {   // (held, 2, 256)
+    __shared__ Rays rays;
+    make_rays(view, rays);
+    const spx::TileGrid grid = spx::make_tile_grid(width, height);
+    for (long long k = blockIdx.x; k < held; k += gridDim.x) {
+        const spx::TilePixel place = spx::tile_pixel(grid, tiles[k], threadIdx.x);
+        spx::Interval<float> z = {float(spx::FARTHEST), float(-spx::FARTHEST)};
+        if (place.inside) z = spx::pixel_interval(rays.view, rays.faces, place);
+        float* out = intervals + k * 2 * spx::TILE_PIXELS + threadIdx.x;
+        out[0] = z.in, out[spx::TILE_PIXELS] = z.out;
+    }
+}
