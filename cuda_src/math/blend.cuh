@@ -42,17 +42,24 @@ SPX_HD void blend(F alpha, F red, F green, F blue, F& r, F& g, F& b, F& t) {
     t = t * (constant<F>(1) - alpha);
 }
 
-// Take the last splat away again. t: transmittance behind it, becomes that before it; adjoint:
-// g above. weight = a_i t_i; change = dL/da_i a_i = dL/d(-q).
+// What the last splat of a pixel contributes. t: transmittance before it; adjoint: g above.
+// weight = a_i t_i; change = dL/da_i a_i = dL/d(-q).
+template <class F>
+SPX_HD void unblend_at(F alpha, F red, F green, F blue, F grad_r, F grad_g, F grad_b, F t,
+                       F& adjoint, F& weight, F& change) {
+    weight = alpha * t;
+    const F difference = multiply_add(
+        red, grad_r, multiply_add(green, grad_g, multiply_add(blue, grad_b, -adjoint)));
+    change = weight * difference;
+    adjoint = multiply_add(alpha, difference, adjoint);
+}
+
+// The same from t behind the splat, which becomes that before it: takes the splat away again.
 template <class F>
 SPX_HD void unblend(F alpha, F red, F green, F blue, F grad_r, F grad_g, F grad_b, F& t,
                     F& adjoint, F& weight, F& change) {
     t = t / (constant<F>(1) - alpha);
-    weight = alpha * t;
-    const F difference =
-        multiply_add(red, grad_r, multiply_add(green, grad_g, blue * grad_b)) - adjoint;
-    change = weight * difference;
-    adjoint = multiply_add(alpha, difference, adjoint);
+    unblend_at(alpha, red, green, blue, grad_r, grad_g, grad_b, t, adjoint, weight, change);
 }
 
 // Sums over pixels from which a splat's gradient follows: moments of `change` about the mean,
@@ -78,6 +85,16 @@ struct SplatSums {
         sum[8] = multiply_add(weight, grad_b, sum[8]);
     }
 };
+
+// Moments about a point, turned into those about the mean; (dx, dy): from the mean to the point.
+template <class T>
+SPX_HD void shift_moments(T* sum, T dx, T dy) {
+    const T x = multiply_add(dx, sum[0], sum[1]), y = multiply_add(dy, sum[0], sum[2]);
+    sum[3] = multiply_add(dx, sum[1] + x, sum[3]);
+    sum[4] = multiply_add(dy, x, multiply_add(dx, sum[2], sum[4]));
+    sum[5] = multiply_add(dy, sum[2] + y, sum[5]);
+    sum[1] = x, sum[2] = y;
+}
 
 // dL/d(u, v, A, B, C, opacity, r, g, b) from the sums.
 template <class T>

@@ -1,0 +1,294 @@
+// Backward pass: the splats that the forward pass walked, in reverse, with T and the scalar
+// adjoint (math/blend.cuh). Sums over a warp's pixels go to the splat's row of the gradient.
+#include "raster.cuh"
+
+using namespace raster;
+
+#ifndef BACKWARD_BLOCKS
+#define BACKWARD_BLOCKS 5
+#endif
+#ifndef BACKWARD_STRIDE
+#define BACKWARD_STRIDE 2  // events whose chains of operations overlap
+#endif
+
+namespace {
+
+constexpr int WAITING = 64;  // positions of a warp's queue: a batch, and what one leaves over
+constexpr int SUMS = SPLAT_SUMS;
+constexpr int SIDE_BY_SIDE = 32 / SUMS;  // splats whose sums one instruction adds
+
+struct Inputs {
+    const float* pixels;     // (held, 4, 256) of the forward pass
+    const int* last;         // (held, 256)
+    const unsigned* masks;   // (instances / 32 + held, 8)
+    const float* gradient;   // (held, 4, 256), dL/d(R, G, B, T)
+    float* sums;             // (n, 9), added to
+    float* rows;             // (instances, 8, 9): stored there instead, or null
+};
+
+// A warp's shared memory.
+struct Room {
+    float4 queue[BATCH * SLOT];
+    float sums[BATCH * SUMS];
+    int waiting[WAITING];
+};
+
+template <int PX, bool CUT>
+struct Pixels {
+    float t[PX], adjoint[PX], r[PX], g[PX], b[PX];  // r, g, b: dL/dC
+    float in[PX], out[PX];
+    int last[PX];
+
+    __device__ __forceinline__ Pixels(const Lists& lists, const Inputs& inputs,
+                                      const Patch<PX>& patch) {
+        const long long tile = 1ll * patch.held * PIXELS;
+        const float* from = inputs.gradient + tile * PLANES + patch.first;
+        load_pixels<PX>(inputs.pixels + tile * PLANES + 3 * PIXELS + patch.first, t);
+        load_pixels<PX>(from, r);
+        load_pixels<PX>(from + PIXELS, g);
+        load_pixels<PX>(from + 2 * PIXELS, b);
+        load_pixels<PX>(from + 3 * PIXELS, adjoint);
+        for (int j = 0; j < PX; ++j) {
+            last[j] = inputs.last[tile + patch.first + j];
+            // whatever a caller left outside the image must not reach a sum
+            if (!patch.inside[j]) r[j] = g[j] = b[j] = adjoint[j] = 0.0f;
+        }
+        if (CUT) {
+            load_pixels<PX>(lists.intervals + 2 * tile + patch.first, in);
+            load_pixels<PX>(lists.intervals + 2 * tile + PIXELS + patch.first, out);
+        }
+    }
+
+    __device__ __forceinline__ int latest() const {
+        int most = last[0];
+        for (int j = 1; j < PX; ++j) most = max(most, last[j]);
+        return warp_most(most);
+    }
+
+    // Takes a splat away; part: sums over the lane's pixels of change (1, x, x^2) and of
+    // weight (r, g, b).
+    __device__ __forceinline__ void take(const Event& s, const Patch<PX>& patch, float* part) {
+        float exponent[PX];
+        exponents<PX>(s, patch.x, patch.y, exponent);
+#pragma unroll
+        for (int j = 0; j < PX; ++j) {
+            bool drawn = exponent[j] >= float(LOG2_ALPHA_LEAST) && s.position <= last[j];
+            if (CUT) drawn = drawn && s.depth >= in[j] && s.depth < out[j];
+            const float raw = drawn ? power(exponent[j]) : 0.0f;
+            const float alpha = fminf(raw, float(ALPHA_MOST));
+            t[j] = t[j] * inverse(1.0f - alpha);
+            float weight, change;
+            unblend_at(alpha, s.red, s.green, s.blue, r[j], g[j], b[j], t[j], adjoint[j], weight,
+                       change);
+            // a clamped alpha does not follow its opacity or position
+            change = raw <= float(ALPHA_MOST) ? change : 0.0f;
+            const float x = patch.x + float(j);
+            part[0] = j ? part[0] + change : change;
+            part[1] = j ? fmaf(change, x, part[1]) : change * x;
+            part[2] = j ? fmaf(change, x * x, part[2]) : change * (x * x);
+            part[3] = j ? fmaf(weight, r[j], part[3]) : weight * r[j];
+            part[4] = j ? fmaf(weight, g[j], part[4]) : weight * g[j];
+            part[5] = j ? fmaf(weight, b[j], part[5]) : weight * b[j];
+        }
+    }
+};
+
+// Gives one value away to the lane across `bit` and takes the partner's other one.
+__device__ __forceinline__ float trade(bool upper, int bit, float low, float high) {
+    const float kept = upper ? high : low, given = upper ? low : high;
+    return kept + __shfl_xor_sync(EVERY, given, bit);
+}
+
+// Sums of a splat over the warp, by halving: with every step a lane keeps half of its values.
+// Lanes of a row are added first; moments in y follow from the sums of rows.
+struct Halving {
+    bool bit[4];
+    int sum;  // which of SPLAT_SUMS this lane ends with, or NONE
+    static constexpr int NONE = 15;
+
+    __device__ Halving() {
+        const int lane = threadIdx.x % 32;
+        for (int k = 0; k < 4; ++k) bit[k] = lane >> k & 1;
+        // a hex digit a lane, from lane 0 on the right: 1 r x g for 1, y, y^2; then x^2 b - -
+        constexpr unsigned long long table = 0xff83'fff5'f4f2'7160ull;
+        sum = lane < 16 ? int(table >> 4 * lane & 15) : NONE;
+    }
+
+    __device__ __forceinline__ float operator()(const float* part, float y) const {
+        const float one = trade(bit[0], 1, part[0], part[3]);
+        const float two = trade(bit[0], 1, part[1], part[4]);
+        float three = trade(bit[0], 1, part[2], part[5]);
+        const float flat = trade(bit[1], 2, one, two);
+        three += __shfl_xor_sync(EVERY, three, 2);
+        const float slope = flat * y;
+        const float first = trade(bit[2], 4, flat, slope);
+        const float second = trade(bit[2], 4, slope * y, three);
+        const float result = trade(bit[3], 8, first, second);
+        return result + __shfl_xor_sync(EVERY, result, 16);
+    }
+};
+
+template <bool CUT>
+struct Backward {
+    Lists lists;
+    Inputs inputs;
+    Room* room;
+
+    // Loads this lane's splat of the next `count`, those at `head` of the waiting positions, and
+    // puts it into the queue; returns its item.
+    template <int PX>
+    __device__ __forceinline__ int gather(const Patch<PX>& patch, const int* items, unsigned head,
+                                          int count, int& position) const {
+        const int lane = threadIdx.x % 32;
+        if (lane >= count) {
+            put_nothing(room->queue + lane * SLOT);
+            return -1;
+        }
+        position = room->waiting[(head + lane) % WAITING];
+        const int item = items[position];
+        Row row;
+        float data[COLUMNS];
+        row.load(lists.splats, item);
+        row.unpack(data);
+        put_event(room->queue + lane * SLOT,
+                  make_patch_splat(data, patch.center_x, patch.center_y), data, position);
+        return item;
+    }
+
+    // Turns the sums of this lane's splat into its gradient, in place.
+    template <int PX>
+    __device__ __forceinline__ void finish(const Patch<PX>& patch, int item) const {
+        float* own = room->sums + threadIdx.x % 32 * SUMS;
+        const float4 head = __ldg(lists.splats + 3ll * item);
+        const float4 tail = __ldg(lists.splats + 3ll * item + 1);
+        float sum[SUMS], out[SUMS];
+        for (int k = 0; k < SUMS; ++k) sum[k] = own[k];
+        shift_moments(sum, patch.center_x - head.x, patch.center_y - head.y);
+        splat_gradient(sum, head.z, head.w, tail.x, tail.y, out);
+        for (int k = 0; k < SUMS; ++k) own[k] = out[k];
+    }
+
+    // Adds the gradients of `count` splats to their rows, neighbouring lanes to neighbouring
+    // numbers. row: of this lane's splat.
+    __device__ __forceinline__ void add(long long row, int count) const {
+        const int lane = threadIdx.x % 32, beside = lane / SUMS, column = lane % SUMS;
+        for (int first = 0; first < count; first += SIDE_BY_SIDE) {
+            const int event = first + beside;
+            const long long to = __shfl_sync(EVERY, row, event % 32) * SUMS + column;
+            if (beside == SIDE_BY_SIDE || event >= count) continue;
+            const float value = room->sums[first * SUMS + lane];
+            if (inputs.rows)
+                inputs.rows[to] = value;
+            else if (value != 0.0f)
+                atomicAdd(inputs.sums + to, value);
+        }
+    }
+
+    template <int PX>
+    __device__ __forceinline__ void walk(const Patch<PX>& patch, Pixels<PX, CUT>& pixels,
+                                         const Halving& halving, long long begin, unsigned head,
+                                         int count) const {
+        int position = 0;
+        const int item = gather<PX>(patch, lists.items + begin, head, count, position);
+        __syncwarp();
+        for (int first = 0; first < count; first += BACKWARD_STRIDE) {
+            float part[BACKWARD_STRIDE][6], total[BACKWARD_STRIDE];
+#pragma unroll
+            for (int k = 0; k < BACKWARD_STRIDE; ++k)
+                pixels.take(Event(room->queue + (first + k) * SLOT), patch, part[k]);
+#pragma unroll
+            for (int k = 0; k < BACKWARD_STRIDE; ++k) total[k] = halving(part[k], patch.y);
+            float* to = room->sums + first * SUMS + halving.sum;
+#pragma unroll
+            for (int k = 0; k < BACKWARD_STRIDE; ++k)
+                if (halving.sum != Halving::NONE) to[k * SUMS] = total[k];
+        }
+        __syncwarp();
+        if (item >= 0) finish<PX>(patch, item);
+        __syncwarp();
+        add(inputs.rows ? (begin + position) * REGIONS + patch.region : item, count);
+        __syncwarp();
+    }
+
+    // Splats of a batch that the forward pass walked for this patch.
+    template <int PX>
+    __device__ __forceinline__ unsigned mask_of(long long unit, int region) const {
+        const unsigned* mask = inputs.masks + unit * REGIONS + region;
+        return PX == 2 ? mask[0] | mask[1] : mask[0];
+    }
+
+    // Puts the positions of a batch behind `tail`, the last first.
+    __device__ __forceinline__ void wait(unsigned mask, int batch, unsigned tail) const {
+        const int lane = threadIdx.x % 32;
+        const unsigned before = lane == 31 ? 0 : __popc(mask >> (lane + 1));
+        if (mask >> lane & 1) room->waiting[(tail + before) % WAITING] = batch * BATCH + lane;
+    }
+
+    template <int PX>
+    __device__ void run(int held, int region) const {
+        const Patch<PX> patch(lists, held, region);
+        Pixels<PX, CUT> pixels(lists, inputs, patch);
+        const int latest = pixels.latest();
+        if (latest < 0) return;
+        const Halving halving;
+        const int lane = threadIdx.x % 32, last_batch = latest / BATCH;
+        const long long begin = lists.offsets[held], unit = first_mask(begin, held);
+        unsigned head = 0, tail = 0, masks = 0;
+        for (int k = 0;; head += BATCH) {
+            for (; k <= last_batch && tail - head < BATCH; ++k) {
+                if (k % 32 == 0) {  // a lane a batch
+                    const int mine = last_batch - k - lane;
+                    masks = mine >= 0 ? mask_of<PX>(unit + mine, region) : 0;
+                    if (mine == last_batch) masks &= EVERY >> (BATCH - 1 - latest % BATCH);
+                }
+                const unsigned mask = __shfl_sync(EVERY, masks, k % 32);
+                wait(mask, last_batch - k, tail);
+                tail += __popc(mask);
+            }
+            if (head == tail) return;
+            __syncwarp();
+            const int count = min(int(tail - head), BATCH);
+            walk<PX>(patch, pixels, halving, begin, head, count);
+            if (count < BATCH) return;
+        }
+    }
+};
+
+template <bool CUT>
+__device__ __forceinline__ void backward(const Lists& lists, const Inputs& inputs,
+                                         const int* order, const int* count) {
+    __shared__ Room rooms[RASTER_WARPS];
+    run_unit(order, count, Backward<CUT>{lists, inputs, rooms + threadIdx.x / 32});
+}
+
+}  // namespace
+
+// order: (2 held,) int32, count: (1,) int32 of raster_order; see Lists and Inputs for the
+// others. A warp a patch: 4 warps an entry of the order.
+#define BACKWARD_KERNEL(NAME, CUT)                                                              \
+    extern "C" __global__ void __launch_bounds__(RASTER_WARPS * 32, BACKWARD_BLOCKS)            \
+    NAME(const int* tiles, const long long* offsets, const int* items, const float4* splats,    \
+         const float* intervals, int held, int width, int height, const int* order,             \
+         const int* count, const float* pixels, const int* last, const unsigned* masks,         \
+         const float* gradient, float* sums, float* rows) {                                     \
+        backward<CUT>({tiles, offsets, items, splats, intervals, held, width, height},          \
+                      {pixels, last, masks, gradient, sums, rows}, order, count);               \
+    }
+
+BACKWARD_KERNEL(raster_backward, false)
+BACKWARD_KERNEL(raster_backward_cut, true)
+
+// Adds the rows that raster_backward stored, each splat's in the order of the lists.
+// instances: (instances,) int64, instances sorted by splat; starts: (n + 1,) int64 into it;
+// rows: (instances, 8, 9); sums: (n, 9). A thread a number of sums.
+extern "C" __global__ void raster_gather(const long long* instances, const long long* starts,
+                                         const float* rows, long long n, float* sums) {
+    const long long at = 1ll * blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= n * SUMS) return;
+    const long long splat = at / SUMS;
+    float total = 0.0f;
+    for (long long k = starts[splat]; k < starts[splat + 1]; ++k)
+        for (int region = 0; region < REGIONS; ++region)
+            total += rows[(instances[k] * REGIONS + region) * SUMS + at % SUMS];
+    sums[at] = total;
+}

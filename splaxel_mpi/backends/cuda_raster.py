@@ -1,0 +1,149 @@
+"""Rasterizer of the CUDA backend: partial pixels and their gradient on cupy arrays."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .base import SPLAT, SPLAT_GRADIENT, Partial
+from .cuda_module import kernel
+
+PIXELS = 256
+REGIONS = 8  # parts of a tile that masks and counts tell apart, see raster.cuh
+BATCH = 32  # list positions that a word of a mask stands for
+WARPS = 4  # of a block, and warps that one entry of the order of work takes
+STOP_FLOOR = 1e-20  # StopFloor<float> of math/blend.cuh
+THREADS = 256
+
+
+@dataclass
+class Walked:
+    """What the forward pass leaves for the backward pass."""
+
+    last: object  # (held, 256) int32, list position of the last splat drawn, -1 for none
+    masks: object  # (instances // 32 + held, 8) uint32, splats walked by the parts of a tile
+    events: object  # (held, 8) int32, how many
+
+
+class CudaRaster:
+    """rasterize and rasterize_backward of backends.base.Backend on cupy arrays.
+
+    deterministic: rasterize_backward gives the same bits every time, for tests: it keeps 288
+    bytes an instance and sorts them. Otherwise sums are made by atomic additions.
+    """
+
+    deterministic = False
+    # A tile with a longer list (forward) or more walked splats a part (backward) than this takes
+    # twice the warps: measured on the benchmark city, see tests/gpu/time_raster.py.
+    heavy_list = 1024
+    heavy_walk = 256
+
+    def rasterize(self, splats, lists, camera, stop):
+        """See Backend.rasterize. Does not wait for the GPU."""
+        import cupy
+
+        held, instances = len(lists.tiles), len(lists.items)
+        _check_job(splats, lists)
+        pixels = cupy.empty((held, 4, PIXELS), np.float32)
+        walked = Walked(
+            cupy.empty((held, PIXELS), np.int32),
+            cupy.empty((instances // BATCH + held, REGIONS), np.uint32),
+            cupy.empty((held, REGIONS), np.int32),
+        )
+        if held:
+            order = _order(lists, None, self.heavy_list)
+            arguments = (
+                *_job(splats, lists, camera), *order, np.float32(max(stop, STOP_FLOOR)), pixels,
+                walked.last, walked.masks, walked.events,
+            )
+            _launch_walk("forward", lists, arguments)
+        return Partial(lists.tiles, pixels, walked)
+
+    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop):
+        """See Backend.rasterize_backward. Does not wait for the GPU."""
+        import cupy
+
+        walked, held = partial.last, len(lists.tiles)
+        _check_job(splats, lists)
+        _check("gradient", gradient, (held, 4, PIXELS), np.float32)
+        sums = cupy.zeros((len(splats), SPLAT_GRADIENT), np.float32)
+        if not held:
+            return sums
+        rows = None
+        if self.deterministic:
+            rows = cupy.zeros((len(lists.items), REGIONS, SPLAT_GRADIENT), np.float32)
+        order = _order(lists, walked.events, self.heavy_walk)
+        arguments = (
+            *_job(splats, lists, camera), *order, partial.pixels, walked.last, walked.masks,
+            gradient, sums, _pointer(rows),
+        )
+        _launch_walk("backward", lists, arguments)
+        if self.deterministic:
+            _gather(lists.items, rows, sums)
+        return sums
+
+
+def _order(lists, events, heavy):
+    """Tiles by falling weight, those above `heavy` twice: entries (2 held,) int32 of raster.cuh
+    and their count (1,) int32. events: (held, 8) int32, or None: weigh by the lists."""
+    import cupy
+
+    held = len(lists.tiles)
+    order, count = cupy.empty(2 * held, np.int32), cupy.empty(1, np.int32)
+    arguments = (lists.offsets, _pointer(events), np.int32(held), np.int32(heavy), order, count)
+    kernel("raster_order.cu", "raster_order")((1,), (1024,), arguments)
+    return order, count
+
+
+def _job(splats, lists, camera):
+    """Arguments that both passes begin with, Lists of raster.cuh."""
+    return (
+        lists.tiles, lists.offsets, lists.items, splats.data, _pointer(lists.intervals),
+        np.int32(len(lists.tiles)), np.int32(camera.width), np.int32(camera.height),
+    )
+
+
+def _launch_walk(name, lists, arguments):
+    """Launches a pass over the tiles: blocks for twice the tiles, those past the end of the order
+    leave at once. (The count of heavy tiles stays on the GPU.)"""
+    cut = "_cut" if lists.intervals is not None else ""
+    walk = kernel(f"raster_{name}.cu", f"raster_{name}{cut}")
+    walk((2 * len(lists.tiles),), (32 * WARPS,), arguments)
+
+
+def _gather(items, rows, sums):
+    """Adds rows (instances, 8, 9) into sums (n, 9), those of a splat in the order of the lists."""
+    import cupy
+
+    instances = cupy.argsort(items)  # stable for integers
+    splats = cupy.arange(len(sums) + 1, dtype=items.dtype)
+    starts = cupy.searchsorted(items[instances], splats).astype(np.int64)
+    blocks = -(-sums.size // THREADS)
+    kernel("raster_backward.cu", "raster_gather")(
+        (blocks,), (THREADS,), (instances, starts, rows, np.int64(len(sums)), sums)
+    )
+
+
+def _pointer(array):
+    """An array as a kernel argument, None as the null pointer."""
+    return np.uint64(0) if array is None else array
+
+
+def _check_job(splats, lists):
+    """Refuses arrays that the kernels would misread."""
+    held = len(lists.tiles)
+    _check("splats.data", splats.data, (len(splats), SPLAT), np.float32)
+    _check("lists.tiles", lists.tiles, (held,), np.int32)
+    _check("lists.offsets", lists.offsets, (held + 1,), np.int64)
+    _check("lists.items", lists.items, (len(lists.items),), np.int32)
+    if lists.intervals is not None:
+        _check("lists.intervals", lists.intervals, (held, 2, PIXELS), np.float32)
+
+
+def _check(name, array, shape, dtype):
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        raise TypeError(
+            f"{name} must be a contiguous {np.dtype(dtype)} array {shape}, "
+            f"got {array.dtype} {array.shape}"
+        )
+    if array.size and array.data.ptr % 16 and len(shape) > 1:
+        raise TypeError(f"{name} must begin at a multiple of 16 bytes")
