@@ -16,6 +16,18 @@ constexpr double SSIM_TAP3 = 0.03600077212843082;
 constexpr double SSIM_TAP4 = 0.007598758135239184;
 constexpr double SSIM_TAP5 = 0.0010283800844791099;
 
+// Weight at a distance of -5 to 5; a constant where the distance is one.
+template <typename T>
+SPX_HD constexpr T ssim_tap(int distance) {
+    const int d = distance < 0 ? -distance : distance;
+    return T(d == 0   ? SSIM_TAP0
+             : d == 1 ? SSIM_TAP1
+             : d == 2 ? SSIM_TAP2
+             : d == 3 ? SSIM_TAP3
+             : d == 4 ? SSIM_TAP4
+                      : SSIM_TAP5);
+}
+
 // Weighted sum of at(-5) ... at(5); symmetric, so a tap serves a pair.
 template <typename T, typename At>
 SPX_HD T ssim_blur(At at) {

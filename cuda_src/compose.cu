@@ -1,0 +1,123 @@
+// Composition of partial tiles front to back and its gradient. 64 threads take a tile, four
+// pixels each: every access is 16 bytes a thread, and the kernels run at memory speed.
+#include "math/compose.cuh"
+
+using namespace spx;
+
+namespace {
+
+constexpr int PIXELS = 256, QUAD = 4, QUADS = PIXELS / QUAD, THREADS = 256;
+constexpr int PLANES = 4;
+
+struct Pixels {
+    float value[QUAD];
+};
+
+__device__ __forceinline__ Pixels load(const float* from) {
+    const float4 quad = *reinterpret_cast<const float4*>(from);
+    return {{quad.x, quad.y, quad.z, quad.w}};
+}
+
+__device__ __forceinline__ void store(float* to, const Pixels& p) {
+    *reinterpret_cast<float4*>(to) = make_float4(p.value[0], p.value[1], p.value[2], p.value[3]);
+}
+
+// First pixel of this thread in plane `plane` of a tile of `planes` planes.
+__device__ __forceinline__ long long place(long long tile, int planes, int plane) {
+    return (tile * planes + plane) * PIXELS + threadIdx.x % QUADS * QUAD;
+}
+
+__device__ __forceinline__ long long this_tile() {
+    return (long long)blockIdx.x * (THREADS / QUADS) + threadIdx.x / QUADS;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+compose(const float* __restrict__ pool,  // (rows, 4, 256): planes R, G, B, T
+        int rows,
+        const int* __restrict__ slots,   // (tiles, layers) rows of pool, -1 for none
+        int tiles, int layers, float red, float green, float blue,
+        float* __restrict__ image,          // (tiles, 3, 256)
+        float* __restrict__ transmittance   // (tiles, 256)
+) {
+    const long long tile = this_tile();
+    if (tile >= tiles) return;
+    const float background[3] = {red, green, blue};
+    Pixels sums[3] = {}, passed = {{1, 1, 1, 1}};
+    for (int m = 0; m < layers; ++m) {
+        const int slot = slots[tile * layers + m];
+        if (slot < 0 || slot >= rows) continue;
+        for (int c = 0; c < 3; ++c) {
+            const Pixels colour = load(pool + place(slot, PLANES, c));
+            for (int i = 0; i < QUAD; ++i)
+                sums[c].value[i] = compose_over(passed.value[i], colour.value[i],
+                                                sums[c].value[i]);
+        }
+        const Pixels t = load(pool + place(slot, PLANES, 3));
+        for (int i = 0; i < QUAD; ++i) passed.value[i] *= t.value[i];
+    }
+    for (int c = 0; c < 3; ++c) {
+        for (int i = 0; i < QUAD; ++i)
+            sums[c].value[i] = compose_over(passed.value[i], background[c], sums[c].value[i]);
+        store(image + place(tile, 3, c), sums[c]);
+    }
+    store(transmittance + place(tile, 1, 0), passed);
+}
+
+// Front to back dL/dC_m = P_m g is final, and P_m waits in the plane of dL/dT_m for the way
+// back, which knows what lies behind: any number of layers without memory of its own.
+extern "C" __global__ void __launch_bounds__(THREADS)
+compose_backward(const float* __restrict__ pool,  // (rows, 4, 256): planes R, G, B, T
+                 int rows,
+                 const int* __restrict__ slots,   // (tiles, layers) rows of pool, -1 for none
+                 int tiles, int layers, float red, float green, float blue,
+                 const float* __restrict__ gradient,  // (tiles, 3, 256), g = dL/dC
+                 const int* __restrict__ wanted,      // (tiles, layers) rows of out, -1 for none
+                 int count,
+                 float* out  // (count, 4, 256), zero where nothing is wanted
+) {
+    const long long tile = this_tile();
+    if (tile >= tiles) return;
+    Pixels g[3], passed = {{1, 1, 1, 1}};
+    for (int c = 0; c < 3; ++c) g[c] = load(gradient + place(tile, 3, c));
+    for (int m = 0; m < layers; ++m) {
+        const int slot = slots[tile * layers + m], row = wanted[tile * layers + m];
+        if (slot < 0 || slot >= rows) continue;
+        if (row >= 0 && row < count) {
+            for (int c = 0; c < 3; ++c) {
+                Pixels by_colour;
+                for (int i = 0; i < QUAD; ++i)
+                    by_colour.value[i] = compose_colour_backward(passed.value[i], g[c].value[i]);
+                store(out + place(row, PLANES, c), by_colour);
+            }
+            store(out + place(row, PLANES, 3), passed);
+        }
+        const Pixels t = load(pool + place(slot, PLANES, 3));
+        for (int i = 0; i < QUAD; ++i) passed.value[i] *= t.value[i];
+    }
+    Pixels behind[3];
+    const float background[3] = {red, green, blue};
+    for (int c = 0; c < 3; ++c)
+        for (int i = 0; i < QUAD; ++i) behind[c].value[i] = background[c];
+    for (int m = layers - 1; m >= 0; --m) {
+        const int slot = slots[tile * layers + m], row = wanted[tile * layers + m];
+        if (slot < 0 || slot >= rows) continue;
+        if (row >= 0 && row < count) {
+            Pixels by_t = load(out + place(row, PLANES, 3));
+            for (int i = 0; i < QUAD; ++i) {
+                const float at[3] = {g[0].value[i], g[1].value[i], g[2].value[i]};
+                const float s[3] = {behind[0].value[i], behind[1].value[i], behind[2].value[i]};
+                by_t.value[i] = compose_transmittance_backward(by_t.value[i], at, s);
+            }
+            store(out + place(row, PLANES, 3), by_t);
+        }
+        const Pixels t = load(pool + place(slot, PLANES, 3));
+        for (int c = 0; c < 3; ++c) {
+            const Pixels colour = load(pool + place(slot, PLANES, c));
+            for (int i = 0; i < QUAD; ++i)
+                behind[c].value[i] =
+                    colour_behind(colour.value[i], t.value[i], behind[c].value[i]);
+        }
+    }
+}

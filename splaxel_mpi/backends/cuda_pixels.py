@@ -1,0 +1,158 @@
+"""CUDA kernels on pixels: composition, loss, packing (contract in base.py)."""
+
+import functools
+
+import numpy as np
+
+from ..scene.camera import TILE
+from . import cuda_module
+from .host_project import check_array
+
+PIXELS = TILE * TILE
+THREADS = 256  # of a block, in all kernels here but tile_starts
+TILES_A_BLOCK = 4  # compose.cu: 64 threads a tile
+SCAN_THREADS = 1024
+LOSS_HEIGHT = 32  # loss.cu: pixel rows of a region
+# loss.cu: pixel columns of a region, the fastest first, and how it is compiled
+LOSS_WIDTHS = ((64, ()), (32, ("REGION_WIDTH=32",)))
+BLOCK_RESERVE = 1024  # shared memory that CUDA keeps for itself in a block
+
+
+@functools.lru_cache(maxsize=None)
+def loss_kernel(device):
+    """(kernel, region width in pixels, dynamic shared memory) of the loss on a device: the
+    widest region of which two blocks fit a multiprocessor, else the narrowest."""
+    import cupy
+
+    room = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerMultiprocessor"]
+    for width, defines in LOSS_WIDTHS:
+        module = cuda_module.module("loss.cu", defines)
+        place = module.get_global("loss_shared_bytes")
+        size = int(cupy.ndarray((1,), np.int32, place).get()[0])
+        kernel = module.get_function("loss")
+        if 2 * (size + kernel.shared_size_bytes + BLOCK_RESERVE) <= room:
+            break
+    kernel.max_dynamic_shared_size_bytes = size
+    return kernel, width, size
+
+
+def clipped_length(tiles, camera):
+    """Values of a stream of whole tiles when no tile of the camera is clipped, else None."""
+    whole = camera.width % TILE == 0 and camera.height % TILE == 0
+    return 4 * PIXELS * len(tiles) if whole else None
+
+
+class CudaPixels:
+    """Mixin of CudaBackend: compose, compose_backward, loss, pack, unpack.
+
+    Indices are not read on the host, which would wait for the device: a slot or row out of
+    range counts as absent in compose; pack and unpack trust theirs.
+    """
+
+    def _check_layers(self, pool, slots):
+        check_array("pool", pool, (None, 4, PIXELS), self.real)
+        check_array("slots", slots, (None, None), np.int32)
+        return slots.shape
+
+    def _compose_arguments(self, pool, slots, background):
+        tiles, layers = slots.shape
+        counts = np.int32(len(pool)), slots, np.int32(tiles), np.int32(layers)
+        return pool, *counts, *(np.float32(value) for value in background)
+
+    def compose(self, pool, slots, background):
+        """See Backend.compose. Raises ValueError for wrong shapes or types."""
+        tiles, _ = self._check_layers(pool, slots)
+        image = self.xp.empty((tiles, 3, PIXELS), self.real)
+        transmittance = self.xp.empty((tiles, PIXELS), self.real)
+        if tiles:
+            run = cuda_module.kernel("compose.cu", "compose")
+            run((-(-tiles // TILES_A_BLOCK),), (THREADS,),
+                (*self._compose_arguments(pool, slots, background), image, transmittance))
+        return image, transmittance
+
+    def compose_backward(self, pool, slots, background, gradient, wanted, count):
+        """See Backend.compose_backward. A row of the result is wanted by one layer at most.
+
+        Layers that have nothing (slot -1) give nothing. Raises ValueError for wrong shapes or
+        types.
+        """
+        tiles, layers = self._check_layers(pool, slots)
+        check_array("gradient", gradient, (tiles, 3, PIXELS), self.real)
+        check_array("wanted", wanted, (tiles, layers), np.int32)
+        out = self.xp.zeros((count, 4, PIXELS), self.real)
+        if tiles and count:
+            run = cuda_module.kernel("compose.cu", "compose_backward")
+            run((-(-tiles // TILES_A_BLOCK),), (THREADS,),
+                (*self._compose_arguments(pool, slots, background), gradient, wanted,
+                 np.int32(count), out))
+        return out
+
+    def loss(self, image, photo, camera, tiles, rect, ssim_weight):
+        """See Backend.loss. Tiles outside rect are not supervised.
+
+        Raises ValueError for wrong shapes or types and a rect outside the image.
+        """
+        tiles_x, tiles_y = camera.tiles
+        check_array("image", image, (3, TILE * tiles_y, TILE * tiles_x), self.real)
+        check_array("photo", photo, (camera.height, camera.width, 3), np.uint8)
+        check_array("tiles", tiles, (camera.tile_count,), np.uint8)
+        x0, y0, x1, y1 = (int(side) for side in rect)
+        if not (0 <= x0 <= x1 <= camera.width and 0 <= y0 <= y1 <= camera.height):
+            raise ValueError(
+                f"rect must lie in 0, 0, {camera.width}, {camera.height}, got {tuple(rect)}"
+            )
+        gradient = self.xp.empty_like(image)
+        sums = self.xp.empty((camera.tile_count, 3), np.float64)
+        kernel, width, shared = loss_kernel(self.xp.cuda.Device().id)
+        grid = -(-TILE * tiles_x // width), -(-TILE * tiles_y // LOSS_HEIGHT)
+        bounds = x0 // TILE, y0 // TILE, -(-x1 // TILE), -(-y1 // TILE)
+        values = 3 * camera.width * camera.height
+        kernel(grid, (THREADS,), (
+            image, photo, np.int32(camera.width), np.int32(camera.height), tiles,
+            *map(np.int32, bounds), np.float32((1 - ssim_weight) / values),
+            np.float32(ssim_weight / values), gradient, sums,
+        ), shared_mem=shared)
+        return gradient, sums
+
+    def _starts(self, tiles, camera):
+        """First value of each tile in the stream, and the end: (k + 1,) int64."""
+        starts = self.xp.empty(len(tiles) + 1, np.int64)
+        run = cuda_module.kernel("pack.cu", "tile_starts")
+        run((1,), (SCAN_THREADS,), (tiles, np.int32(len(tiles)), np.int32(camera.width),
+                                    np.int32(camera.height), starts))
+        return starts
+
+    def pack(self, pixels, index, tiles, camera):
+        """See Backend.pack. Waits for the device where the image's edge clips tiles: the
+        length of the stream is needed. Raises ValueError for wrong shapes or types."""
+        check_array("pixels", pixels, (None, 4, PIXELS), self.real)
+        check_array("index", index, (None,), np.int32)
+        check_array("tiles", tiles, (len(index),), np.int32)
+        if not len(tiles):
+            return self.xp.empty(0, self.real)
+        starts = self._starts(tiles, camera)
+        length = clipped_length(tiles, camera)
+        stream = self.xp.empty(int(starts[-1]) if length is None else length, self.real)
+        run = cuda_module.kernel("pack.cu", "pack")
+        run((len(tiles),), (THREADS,), (pixels, index, tiles, starts, np.int32(camera.width),
+                                        np.int32(camera.height), stream))
+        return stream
+
+    def unpack(self, stream, tiles, camera, out):
+        """See Backend.unpack; pixels outside the image get colour 0 and transmittance 1.
+
+        Raises ValueError for wrong shapes or types and for a stream that cannot be that of so
+        many tiles.
+        """
+        check_array("tiles", tiles, (None,), np.int32)
+        check_array("stream", stream, (clipped_length(tiles, camera),), self.real)
+        check_array("out", out, (len(tiles), 4, PIXELS), self.real)
+        if len(stream) > 4 * PIXELS * len(tiles) or len(stream) < 4 * len(tiles):
+            raise ValueError(f"stream of {len(stream)} values for {len(tiles)} tiles")
+        if not len(tiles):
+            return
+        run = cuda_module.kernel("pack.cu", "unpack")
+        run((len(tiles),), (THREADS,), (
+            stream, tiles, self._starts(tiles, camera), np.int64(len(stream)),
+            np.int32(camera.width), np.int32(camera.height), out,
+        ))
