@@ -10,11 +10,12 @@ import numpy as np
 import oracle
 import pytest
 
+from chain import BACKGROUND, NEAR, Run, self_exchange
 from scenes import look_at, random_gaussians, random_photo
+from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS
-from test_equality import BACKGROUND, NEAR, Run, self_exchange
 
 COUNT = 40
 STEP = 1e-5
@@ -50,7 +51,7 @@ def chain(cells):
     gaussians, cameras, photos = scene()
     exchange = self_exchange()
     tree = Tree.single() if cells == 1 else build(gaussians.means, None, cells, exchange)
-    return Run(gaussians, tree, exchange, 1, 0, np.float64, 0.0), cameras, photos
+    return Run(gaussians, tree, exchange, 1, 0, HostBackend(np.float64), 0.0), cameras, photos
 
 
 @pytest.fixture(scope="module", params=[1, 5])

@@ -6,12 +6,13 @@ import numpy as np
 import oracle
 import pytest
 
+from chain import BACKGROUND, NEAR, Run, self_exchange
 from scenes import axis_camera, look_at, random_gaussians, random_photo
+from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS
 from splaxel_mpi.train.state import State
 from splaxel_mpi.train.step import train_step
-from test_equality import BACKGROUND, NEAR, Run, self_exchange
 
 SETTINGS = SimpleNamespace(chunk=2, ssim_weight=0.2)
 
@@ -32,7 +33,7 @@ def step(state, run, cameras, keeper):
 
 def fresh(gaussians, tree=None):
     tree = tree or Tree.single()
-    run = Run(gaussians, tree, self_exchange(), 1, 0, gaussians.dtype, 0.0)
+    run = Run(gaussians, tree, self_exchange(), 1, 0, HostBackend(gaussians.dtype), 0.0)
     return State.fresh(run.gaussians, run.renderer.layout.offsets), run
 
 
