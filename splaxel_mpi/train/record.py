@@ -75,8 +75,7 @@ class Recorder:
         figures = exchange.allreduce("figures", np.concatenate(self.shares))
         self._check(figures, state)
         l1, dissimilarity, error = figures.mean(0)
-        local = self._rank_figures(state, renderer)
-        ranks = exchange.allgather("figures", np.array(list(local.values()), np.float64))
+        names, ranks = self._gather(self._rank_figures(state, renderer))
         if self.world.is_root:
             row = dict(
                 images_seen=state.images_seen,
@@ -89,10 +88,12 @@ class Recorder:
                 images_per_second=len(self.views) / (time.perf_counter() - self.last),
                 **rates,
             )
-            row.update(self._spread(local, ranks))
+            row.update(self._spread(names, ranks))
             self.series.append(row)
             self.shown = dict(
-                loss=row["loss"], psnr=row["psnr"], gaussians=int(ranks[:, 0].sum())
+                loss=row["loss"],
+                psnr=row["psnr"],
+                gaussians=int(ranks[:, names.index("gaussians")].sum()),
             )
         self.views, self.shares, self.last = [], [], time.perf_counter()
 
@@ -112,7 +113,7 @@ class Recorder:
         return {"communication": seconds, "wait": waited, **kinds}
 
     def _rank_figures(self, state, renderer):
-        """This rank's figures since the last report, by name, the same names on all ranks."""
+        """This rank's figures since the last report, by name."""
         totals = self._totals()
         since = {name: value - self.before.get(name, 0) for name, value in totals.items()}
         self.before = totals
@@ -127,6 +128,17 @@ class Recorder:
             **{f"seconds/{name}": value for name, value in sorted(stages.items())},
             **since,
         }
+
+    def _gather(self, local):
+        """Names of all ranks' figures, and their values (ranks, names). Collective.
+
+        A rank has no seconds of a stage that it never entered (one without a cell does not
+        rasterize), so ranks agree on the names first.
+        """
+        found = self.world.comm.allgather(list(local))
+        names = list(dict.fromkeys(name for rank in found for name in rank))
+        values = np.array([local.get(name, 0) for name in names], np.float64)
+        return names, self.world.exchange.allgather("figures", values)
 
     @staticmethod
     def _spread(names, ranks):
