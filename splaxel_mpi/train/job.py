@@ -82,6 +82,7 @@ def prepare(config, resume, world, data, folder):
         chain = [*stored.config_chain, stored.config]
     else:
         state, tree = from_points(data.points, config, world)
+    state.move(world.backend.to_device)
     batch = stored.batch if stored and not config.train.batch else config.train.batch
     cache = ImageCache(data.views, world.node, config.data.cache or default_budget())
     trainer = Trainer(
@@ -90,7 +91,7 @@ def prepare(config, resume, world, data, folder):
     trainer.state, trainer.tree = state, tree
     trainer.renderer = make_renderer(config, world, tree, state)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
-    trainer.densifier = make_densifier(config.densify, data.extent)
+    trainer.densifier = make_densifier(config.densify, data.extent, config.run.seed)
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
     facts = dict(
@@ -150,7 +151,8 @@ def finish(trainer, data, folder, logger):
     quality = trainer.evaluate(folder / "pictures")
     recorder.quality(quality, trainer.state.images_seen)
     recorder.close()
-    write_ply(folder / "model.ply", trainer.state.gaussians, data.origin, world.comm)
+    gaussians = trainer.state.gaussians.map(world.backend.to_host)
+    write_ply(folder / "model.ply", gaussians, data.origin, world.comm)
     count = np.array([len(trainer.state.gaussians)], np.int64)
     count = int(world.exchange.allreduce("figures", count)[0])
     if world.is_root:
