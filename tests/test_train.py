@@ -143,7 +143,7 @@ def test_ranks_resume_and_repeat(comm, tmp_path_factory):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("cells", [0, 5])
+@pytest.mark.parametrize("cells", [0, 1, 5])  # 1: ranks without a cell
 def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
     """Trained in float64 without stopping, densification included, P ranks make the scene of
     one rank: the same ids, and parameters that differ by summation order alone (1e-13 measured).
