@@ -41,8 +41,9 @@ def init():
     """Start MPI, if it is not, and return COMM_WORLD.
 
     From here on an uncaught exception of any rank, in any of its threads, ends the whole job;
-    a crash below Python (a segmentation fault) shows where it was; a clean exit finalizes. Only the main thread may call MPI. Raises UserError without MPI or
-    when the launcher started more processes than the library sees.
+    a crash below Python (a segmentation fault) shows where it was; a clean exit finalizes. Only
+    the main thread may call MPI. Raises UserError without MPI or when the launcher started more
+    processes than the library sees.
     """
     global _ending
     MPI = load_mpi()
