@@ -1,6 +1,7 @@
 """Adaptive density control: clone, split, prune, opacity reset (paper section 2 and its source,
 3DGS section 5)."""
 
+import logging
 import math
 
 import numpy as np
@@ -10,6 +11,8 @@ from ..scene.gaussians import Gaussians
 from ..scene.identity import child_ids, normal
 from ..schedule.events import crossed, latest
 from .base import Densifier
+
+log = logging.getLogger(__name__)
 
 # A split Gaussian becomes two of this fraction of its size, as 3DGS has it.
 SPLIT_SHRINK = 1.6
@@ -71,8 +74,12 @@ class AdaptiveDensity(Densifier):
         """Drop Gaussians that are nearly transparent, oversized or not finite."""
         gaussians, settings, xp = state.gaussians, self.settings, module_of(state.norm)
         keep = 1 / (1 + xp.exp(-gaussians.opacities[:, 0])) >= settings.prune_opacity
+        finite = xp.ones(len(gaussians), bool)
         for _, array in gaussians.groups():
-            keep &= xp.isfinite(array).all(1)
+            finite &= xp.isfinite(array).all(1)
+        if not finite.all():
+            log.warning("%d Gaussians are not finite and are removed", int((~finite).sum()))
+        keep &= finite
         # sizes are trusted only after a reset has thinned out what hides behind opaque ones
         if settings.reset_every and images > settings.reset_every:
             keep &= xp.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent

@@ -27,6 +27,11 @@ from .saving import Saver
 from .start import from_checkpoint, from_points
 from .world import make_world
 
+ROUNDED = (
+    "model.ply holds float32 positions in steps of %.3g at these coordinates; checkpoints hold "
+    "them exactly, less run/origin %s"
+)
+
 
 def run(config, resume, comm):
     """Train as the configuration says and write everything that comes out. Collective.
@@ -36,14 +41,23 @@ def run(config, resume, comm):
     """
     world = make_world(config, comm)
     data = read_data(config, world)
-    folder = open_folder(config, resume, world)
-    logger = log.setup(folder / "log.txt", world.rank, world.ranks)
-    trainer = prepare(config, resume, world, data, folder)
-    logger.info(_opening(trainer, data, folder))
-    if not trainer.state.images_seen:
-        trainer.recorder.start_from(trainer.evaluate())
-    trainer.run()
-    finish(trainer, data, folder, logger)
+    cache = make_cache(config, world, data)
+    with open_folder(config, resume, world) as (folder, aside):
+        logger = log.setup(folder / "log.txt", world.rank, world.ranks)
+        if aside:
+            logger.info("the earlier run of this name is now %s", aside)
+        trainer = prepare(config, resume, world, data, cache, folder)
+        logger.info(_opening(trainer, data, folder))
+        seen = trainer.state.images_seen
+        if not seen:
+            trainer.recorder.start_from(trainer.evaluate())
+        elif seen >= config.train.images:
+            logger.info(
+                "nothing is left to train: %d images were seen, train.images is %d",
+                seen, config.train.images,
+            )  # fmt: skip
+        trainer.run()
+        finish(trainer, data, folder, logger)
 
 
 def read_data(config, world):
@@ -67,13 +81,20 @@ def read_data(config, world):
             test=found.test,
             origin=found.origin,
             content_id=found.content_id,
-            extent=scene_extent(centers),
+            extent=scene_extent(centers, found.points.positions),
         )
 
     return SimpleNamespace(**on_root(world.comm, read), points=points)
 
 
-def prepare(config, resume, world, data, folder):
+def make_cache(config, world, data):
+    """Image cache of the node. Collective."""
+    # each rank sees the free memory of another moment, but all must keep the same images
+    budget = config.data.cache or min(world.node.allgather(default_budget()))
+    return ImageCache(data.views, world.node, budget)
+
+
+def prepare(config, resume, world, data, cache, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
     if resume:
@@ -84,7 +105,6 @@ def prepare(config, resume, world, data, folder):
         state, tree = from_points(data.points, config, world)
     state.move(world.backend.to_device)
     batch = stored.batch if stored and not config.train.batch else config.train.batch
-    cache = ImageCache(data.views, world.node, config.data.cache or default_budget())
     trainer = Trainer(
         world, config, data.views, data.train, data.test, cache, batch or world.ranks
     )
@@ -153,6 +173,8 @@ def finish(trainer, data, folder, logger):
     recorder.close()
     gaussians = trainer.state.gaussians.map(world.backend.to_host)
     write_ply(folder / "model.ply", gaussians, data.origin, world.comm)
+    if data.origin.any():
+        logger.info(ROUNDED, np.spacing(np.float32(np.abs(data.origin).max())), data.origin)
     count = np.array([len(trainer.state.gaussians)], np.int64)
     count = int(world.exchange.allreduce("figures", count)[0])
     if world.is_root:
@@ -167,6 +189,7 @@ def finish(trainer, data, folder, logger):
             seconds=seconds,
             images_per_second=rate,
             bytes_exchanged=moved,
+            origin=data.origin,
         )
         logger.info("results are in %s: model.ply, summary.json, pictures/, metrics.h5", folder)
     trainer.cache.close()

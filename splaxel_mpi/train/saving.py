@@ -20,6 +20,7 @@ class Saver:
 
     def __call__(self, trainer):
         """Write a checkpoint of where the trainer stands. Collective."""
+        trainer.recorder.flush()  # a run that goes on from here has the metrics up to here
         world, state, config = trainer.world, trainer.state, trainer.config
         history, host = trainer.recorder.history(), world.backend.to_host
         stored = Checkpoint(
