@@ -17,20 +17,35 @@ struct WarpStage {
     float factors[32 * FACTORS];
 };
 
-// One Adam step on WIDTH values of a row.
-template <int WIDTH>
-__device__ inline void update_row(const AdamGroup& group, long long row, const float* gradient) {
-    const long long at = WIDTH * row;
-    float p[WIDTH], m[WIDTH], v[WIDTH];
-    load<WIDTH>(group.parameter + at, p);
-    load<WIDTH>(group.first + at, m);
-    load<WIDTH>(group.second + at, v);
-    for (int k = 0; k < WIDTH; ++k) {
-        adam_update(group.step, gradient[k], p[k], m[k], v[k]);
-        group.parameter[at + k] = p[k];
-        group.first[at + k] = m[k];
-        group.second[at + k] = v[k];
-    }
+// Values of a row before shN, group after group, and where each group begins.
+constexpr int ROW_VALUES = 14;
+enum RowPlace { MEAN_AT = 0, SCALE_AT = 3, QUAT_AT = 6, LOGIT_AT = 10, DC_AT = 11 };
+
+// Calls visit(group, value of the row, address in the group's arrays) for each of these values.
+template <typename Visit>
+__device__ inline void each_value(long long row, Visit visit) {
+    constexpr int WIDTHS[] = {3, 3, 4, 1, 3};
+    int at = 0;
+#pragma unroll
+    for (int group = MEANS; group <= SH_DC; ++group)
+#pragma unroll
+        for (int k = 0; k < WIDTHS[group]; ++k) visit(group, at++, WIDTHS[group] * row + k);
+}
+
+// One Adam step on these values; all loads before the first store.
+__device__ inline void update_row(const AdamGroups& all, long long row, const float* gradient) {
+    float p[ROW_VALUES], m[ROW_VALUES], v[ROW_VALUES];
+    each_value(row, [&](int group, int at, long long place) {
+        p[at] = all.group[group].parameter[place];
+        m[at] = all.group[group].first[place];
+        v[at] = all.group[group].second[place];
+    });
+    each_value(row, [&](int group, int at, long long place) {
+        adam_update(all.group[group].step, gradient[at], p[at], m[at], v[at]);
+        all.group[group].parameter[place] = p[at];
+        all.group[group].first[place] = m[at];
+        all.group[group].second[place] = v[at];
+    });
 }
 
 // One Adam step on the shN of 32 rows by a whole warp; lanes take consecutive values.
@@ -67,15 +82,11 @@ __device__ inline void update_coefficients(const AdamGroup& group, int row,
     }
 }
 
-// Gradients of a row: of all but shN, whose factors go to the stage.
-struct RowGradient {
-    float mean[3], scale[3], quat[4], logit, dc[3];
-};
-
+// Gradients of a row, to out: of all but shN, whose factors go to the stage.
 template <int DEGREE>
 __device__ inline void row_backward(const AdamGroups& all, const CameraView& view, long long row,
                                     const float* splat, const float* g, const float* coefficients,
-                                    float* factors, RowGradient& out) {
+                                    float* factors, float* out) {
     float mean[3], scale[3], quat[4], delta[3], position[3], unit[3], inverse, b[SH_TERMS];
     load<3>(all.group[MEANS].parameter + 3 * row, mean);
     load<3>(all.group[SCALES].parameter + 3 * row, scale);
@@ -83,11 +94,12 @@ __device__ inline void row_backward(const AdamGroups& all, const CameraView& vie
     view_position(view, mean, delta, position);
     sh_direction(delta, unit, inverse);
     sh_factors(DEGREE, unit, splat + RED, g + RED, b, factors + COLOUR_AT);
-    sh_direction_backward(DEGREE, unit, inverse, coefficients, factors + COLOUR_AT, out.mean);
+    sh_direction_backward(DEGREE, unit, inverse, coefficients, factors + COLOUR_AT,
+                          out + MEAN_AT);
     for (int k = 1; k < (DEGREE + 1) * (DEGREE + 1); ++k) factors[k - 1] = b[k];
-    for (int c = 0; c < 3; ++c) out.dc[c] = b[0] * factors[COLOUR_AT + c];
-    project_splat_backward(view, position, scale, quat, splat, g, out.mean, out.scale, out.quat,
-                           &out.logit);
+    for (int c = 0; c < 3; ++c) out[DC_AT + c] = b[0] * factors[COLOUR_AT + c];
+    project_splat_backward(view, position, scale, quat, splat, g, out + MEAN_AT,
+                           out + SCALE_AT, out + QUAT_AT, out + LOGIT_AT);
 }
 
 template <int DEGREE>
@@ -101,7 +113,7 @@ __device__ inline void project_adam(const AdamGroups& all, const CameraView& vie
     if (row >= n) row = -1;
     fetch_rows<SH_ROW>(all.group[SH_REST].parameter, row, stage.coefficients);
     float* factors = stage.factors + FACTORS * lane;
-    RowGradient out = {};
+    float out[ROW_VALUES] = {};
     float g[SPLAT_GRADIENT] = {}, splat[SPLAT];
     bool moves = false;
     if (row >= 0) {
@@ -115,20 +127,15 @@ __device__ inline void project_adam(const AdamGroups& all, const CameraView& vie
                              out);
     else
         for (int j = 0; j < FACTORS; ++j) factors[j] = 0.0f;
-    if (row >= 0) {  // a visible row without a gradient still follows its moments
-        update_row<3>(all.group[MEANS], row, out.mean);
-        update_row<3>(all.group[SCALES], row, out.scale);
-        update_row<4>(all.group[QUATS], row, out.quat);
-        update_row<1>(all.group[OPACITIES], row, &out.logit);
-        update_row<3>(all.group[SH_DC], row, out.dc);
-    }
+    // a visible row without a gradient still follows its moments
+    if (row >= 0) update_row(all, row, out);
     __syncwarp();
     update_coefficients<DEGREE>(all.group[SH_REST], row, stage);
 }
 
 // Rows are distinct; rows outside 0 to n - 1 are passed over.
 #define SPX_PROJECT_ADAM(DEGREE)                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 6) project_adam_##DEGREE(              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 5) project_adam_##DEGREE(              \
         long long n,                                                                             \
         AdamGroups all, /* means, scales, quats, opacities, sh0, shN; no gradients */            \
         CameraView view,                                                                         \
