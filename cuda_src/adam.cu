@@ -1,24 +1,8 @@
 // Adam on any number of parameter groups in one launch. Bound by memory: four arrays read and
 // three written once, 16 bytes a thread and access.
-#include "math/adam.cuh"
+#include "adam_groups.cuh"
 
-using namespace spx;
-
-constexpr int MOST_GROUPS = 6;
 constexpr int THREADS = 256;
-
-// Filled by CudaAdam: the same layout there. Arrays are (rows, width), 16-byte aligned.
-struct AdamGroup {
-    float *parameter, *gradient, *first, *second;
-    AdamStep<float> step;
-    int width;
-    int rows_a_block;       // a multiple of 4, so that blocks start at 16 bytes
-    long long first_block;  // of the launch; groups ascend
-};
-
-struct AdamGroups {
-    AdamGroup group[MOST_GROUPS];
-};
 
 // Four consecutive values; only the first `count` exist.
 __device__ inline void load_four(const float* from, int count, float* to) {

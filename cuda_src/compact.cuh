@@ -20,18 +20,28 @@ __device__ inline long long next_tile(word64* ticket, long long* shared) {
     return *shared;
 }
 
+// Words hold all that a tile tells, so no other memory is ordered by them.
+__device__ inline word64 read_word(const word64* at) {
+    word64 word;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
+    return word;
+}
+
+__device__ inline void write_word(word64* at, word64 word) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
+}
+
 // Sum of all tiles before this one, in every lane. Called by one whole warp of the tile's block.
 // state: (tiles,) words; sum: of this tile, the same in every lane.
 __device__ inline word64 sum_before(word64* state, long long tile, word64 sum) {
-    volatile word64* words = state;
     const int lane = threadIdx.x & 31;
-    if (lane == 0) words[tile] = (tile ? OWN_SUM : SUM_SO_FAR) | sum;
+    if (lane == 0) write_word(state + tile, (tile ? OWN_SUM : SUM_SO_FAR) | sum);
     word64 before = 0;
     // lane l looks l tiles further back
     for (long long nearest = tile - 1; nearest >= 0; nearest -= 32) {
         word64 word = SUM_SO_FAR;  // before the first tile there is nothing
         if (nearest >= lane)
-            do word = words[nearest - lane];
+            do word = read_word(state + nearest - lane);
             while (!(word >> KIND));
         const unsigned complete = __ballot_sync(ALL_LANES, (word & SUM_SO_FAR) != 0);
         const int last = complete ? __ffs(complete) - 1 : 31;
@@ -40,7 +50,7 @@ __device__ inline word64 sum_before(word64* state, long long tile, word64 sum) {
         before += part;
         if (complete) break;
     }
-    if (lane == 0 && tile) words[tile] = SUM_SO_FAR | (before + sum);
+    if (lane == 0 && tile) write_word(state + tile, SUM_SO_FAR | (before + sum));
     return before;
 }
 
@@ -75,7 +85,9 @@ __device__ inline void keep_rows(long long n, word64* ticket, word64* state, wor
 #pragma unroll
     for (int j = 0; j < TEST_ROUNDS; ++j) {
         const long long row = first + j * TEST_THREADS;
-        masks[j] = __ballot_sync(ALL_LANES, row < n && test(row));
+        // rows behind the end are tested as the last one: loads of all rounds can go ahead
+        const bool holds = test(row < n ? row : n - 1);
+        masks[j] = __ballot_sync(ALL_LANES, row < n && holds);
         if (lane == 0) shared.counts[j * TEST_WARPS + warp] = __popc(masks[j]);
     }
     __syncthreads();

@@ -45,11 +45,19 @@ struct ProjectShared {
     long long tile, base;
 };
 
+// Makes values arrive here, so that the loads of all go ahead together: left to itself, the
+// compiler loads each where a branch first needs it, one wait for memory after another.
+template <int COUNT>
+__device__ inline void arrive(float* values) {
+    for (int k = 0; k < COUNT; ++k) asm volatile("" : "+f"(values[k]));
+}
+
 // Splat of one candidate; coefficients: its bands 1 to DEGREE, on their way to shared memory.
 template <int DEGREE>
 __device__ inline bool project_row(const GaussianRows& in, const CameraView& view, int row,
                                    const float* coefficients, float* splat) {
-    float mean[3], scale[3], quat[4], dc[3], delta[3], position[3];
+    float values[14], delta[3], position[3];
+    float *mean = values, *scale = values + 3, *quat = values + 6, *dc = values + 10;
     const long long i = row < 0 ? 0 : row;
     for (int k = 0; k < 3; ++k) {
         mean[k] = in.means[3 * i + k];
@@ -57,7 +65,9 @@ __device__ inline bool project_row(const GaussianRows& in, const CameraView& vie
         dc[k] = in.sh0[3 * i + k];
     }
     for (int k = 0; k < 4; ++k) quat[k] = in.quats[4 * i + k];
-    const float logit = in.opacities[i];
+    float& logit = values[13];
+    logit = in.opacities[i];
+    arrive<14>(values);
     view_position(view, mean, delta, position);
     const bool kept = row >= 0 && project_splat(view, position, scale, quat, logit, splat);
     await_copies();

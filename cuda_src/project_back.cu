@@ -1,12 +1,5 @@
 // Gradients of splats carried to the Gaussians of their rows, with densification statistics.
-#include "compact.cuh"
-#include "math/projection.cuh"
-#include "math/sh.cuh"
-#include "sh_rows.cuh"
-
-using namespace spx;
-
-typedef View<float> CameraView;
+#include "splat_rows.cuh"
 
 constexpr int THREADS = 128, WARPS = THREADS / 32;
 
@@ -17,17 +10,6 @@ struct GaussianRows {
 struct GradientRows {
     float *means, *scales, *quats, *opacities, *sh0, *shN;
 };
-
-struct Statistics {
-    unsigned char* seen;
-    float* norm;
-    int* count;
-};
-
-template <int COUNT>
-__device__ inline void load(const float* from, float* to) {
-    for (int k = 0; k < COUNT; ++k) to[k] = from[k];
-}
 
 // from[k] + change[k], loads before stores
 template <int COUNT>
@@ -46,21 +28,6 @@ __device__ inline void colour_backward(const float* delta, float* stage, const f
     float d_rest[USED ? USED : 1] = {};
     sh_colour_backward(DEGREE, delta, stage, colour, g, d_dc, d_rest, d_delta);
     for (int k = 0; k < USED; ++k) stage[k] = d_rest[k];
-}
-
-// What the view says of a splat whatever its gradient. Returns whether that is not zero.
-__device__ inline bool take_statistics(const CameraView& view, int row, const float* g,
-                                       const Statistics& out) {
-    out.seen[row] = 1;
-    if (out.count) out.count[row] += 1;
-    bool any = false;
-    for (int k = 0; k < SPLAT_GRADIENT; ++k) any |= g[k] != 0.0f;
-    // splats behind saturated pixels come back with nothing
-    if (any && out.norm) {
-        const float du = view.width / 2 * g[U], dv = view.height / 2 * g[V];
-        out.norm[row] += sqrtf(du * du + dv * dv);
-    }
-    return any;
 }
 
 // One splat a thread; shN is moved by whole warps.
@@ -85,11 +52,7 @@ __device__ inline void project_backward(const GaussianRows& in, const CameraView
     fetch_rows<USED>(in.shN, sh_row, stage);
     if (!moves) row = 0;  // loads something, stores nothing
     float splat[SPLAT], mean[3], delta[3], position[3], d_delta[3] = {};
-    for (int j = 0; j < 3; ++j) {
-        const float4 part = data[3 * (moves ? k : 0) + j];
-        splat[4 * j] = part.x, splat[4 * j + 1] = part.y;
-        splat[4 * j + 2] = part.z, splat[4 * j + 3] = part.w;
-    }
+    load_splat(data, moves ? k : 0, splat);
     load<3>(in.means + 3 * row, mean);
     view_position(view, mean, delta, position);
     await_copies();

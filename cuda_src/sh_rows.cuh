@@ -28,18 +28,29 @@ __device__ inline void await_copies() {
     __syncwarp();
 }
 
+// Values lane, lane + 32, ... of rows of USED values laid end to end, without a division each.
+template <int USED>
+struct RowWalk {
+    int which = int(threadIdx.x & 31) / USED, column = int(threadIdx.x & 31) % USED;
+
+    __device__ void next() {
+        which += 32 / USED;
+        column += 32 % USED;
+        if (column >= USED) column -= USED, ++which;
+    }
+};
+
 // Starts copies of the first USED values of 32 rows. row: of this lane, -1 for none;
 // source: (n, 45); stage: (32, 45) of this warp.
 template <int USED>
 __device__ inline void fetch_rows(const float* source, int row, float* stage) {
     if constexpr (USED > 0) {
-        const int lane = threadIdx.x & 31;
+        RowWalk<USED> at;
 #pragma unroll 3  // more would hold the places of all values in registers
-        for (int j = 0; j < USED; ++j) {
-            const int at = 32 * j + lane, which = at / USED, column = at % USED;
-            const int from = __shfl_sync(ALL_LANES, row, which);
-            const float* value = source + (long long)SH_ROW * from + column;
-            if (from >= 0) copy_float(stage + SH_ROW * which + column, value);
+        for (int j = 0; j < USED; ++j, at.next()) {
+            const int from = __shfl_sync(ALL_LANES, row, at.which);
+            const float* value = source + (long long)SH_ROW * from + at.column;
+            if (from >= 0) copy_float(stage + SH_ROW * at.which + at.column, value);
         }
     }
 }
@@ -51,17 +62,16 @@ __device__ inline void add_rows(float* target, int row, const float* stage) {
     if constexpr (USED > 0) {
         // loads in flight at a time: divides 9, 24 and 45
         constexpr int BATCH = USED == 24 ? 8 : 9;
-        const int lane = threadIdx.x & 31;
+        RowWalk<USED> at;
 #pragma unroll 1
         for (int begin = 0; begin < USED; begin += BATCH) {
             float value[BATCH];
             float* place[BATCH];
 #pragma unroll
-            for (int j = 0; j < BATCH; ++j) {
-                const int at = 32 * (begin + j) + lane, which = at / USED, column = at % USED;
-                const int to = __shfl_sync(ALL_LANES, row, which);
-                place[j] = to < 0 ? nullptr : target + (long long)SH_ROW * to + column;
-                if (place[j]) value[j] = *place[j] + stage[SH_ROW * which + column];
+            for (int j = 0; j < BATCH; ++j, at.next()) {
+                const int to = __shfl_sync(ALL_LANES, row, at.which);
+                place[j] = to < 0 ? nullptr : target + (long long)SH_ROW * to + at.column;
+                if (place[j]) value[j] = *place[j] + stage[SH_ROW * at.which + at.column];
             }
 #pragma unroll
             for (int j = 0; j < BATCH; ++j)

@@ -107,28 +107,41 @@ SPX_HD bool sh_colour(int degree, const T* v, const T* dc, const T* rest, T* col
     return all - all == T(0);
 }
 
-// Adds to the coefficients' gradients and to dL/dv. colour is what sh_colour gave: a channel
-// that was cut at zero passes nothing on.
+// The gradient of coefficient k is b_k g. colour is what sh_colour gave: a channel that was cut
+// at zero passes nothing on. unit, inverse: sh_direction.
 template <typename T>
-SPX_HD void sh_colour_backward(int degree, const T* v, const T* rest, const T* colour,
-                               const T* gradient, T* d_dc, T* d_rest, T* d_v) {
-    T unit[3], inverse, b[SH_TERMS], h[SH_TERMS], g[3], d_unit[3];
-    sh_direction(v, unit, inverse);
+SPX_HD void sh_factors(int degree, const T* unit, const T* colour, const T* gradient, T* b, T* g) {
     sh_basis(degree, unit[0], unit[1], unit[2], b);
-    for (int c = 0; c < 3; ++c) {
-        g[c] = colour[c] > T(0) ? gradient[c] : T(0);
-        d_dc[c] += b[0] * g[c];
-    }
+    for (int c = 0; c < 3; ++c) g[c] = colour[c] > T(0) ? gradient[c] : T(0);
+}
+
+// Adds to dL/dv what passes through the direction. g: sh_factors.
+template <typename T>
+SPX_HD void sh_direction_backward(int degree, const T* unit, T inverse, const T* rest, const T* g,
+                                  T* d_v) {
+    T h[SH_TERMS], d_unit[3];
     const int terms = sh_terms(degree);
     for (int k = 1; k < terms; ++k) {
         const T* coefficient = rest + 3 * (k - 1);
-        T* d_coefficient = d_rest + 3 * (k - 1);
         h[k] = g[0] * coefficient[0] + g[1] * coefficient[1] + g[2] * coefficient[2];
-        for (int c = 0; c < 3; ++c) d_coefficient[c] += b[k] * g[c];
     }
     sh_basis_backward(degree, unit[0], unit[1], unit[2], h, d_unit);
     const T along = unit[0] * d_unit[0] + unit[1] * d_unit[1] + unit[2] * d_unit[2];
     for (int i = 0; i < 3; ++i) d_v[i] += inverse * (d_unit[i] - along * unit[i]);
+}
+
+// Adds to the coefficients' gradients and to dL/dv.
+template <typename T>
+SPX_HD void sh_colour_backward(int degree, const T* v, const T* rest, const T* colour,
+                               const T* gradient, T* d_dc, T* d_rest, T* d_v) {
+    T unit[3], inverse, b[SH_TERMS], g[3];
+    sh_direction(v, unit, inverse);
+    sh_factors(degree, unit, colour, gradient, b, g);
+    sh_direction_backward(degree, unit, inverse, rest, g, d_v);
+    const int terms = sh_terms(degree);
+    for (int c = 0; c < 3; ++c) d_dc[c] += b[0] * g[c];
+    for (int k = 1; k < terms; ++k)
+        for (int c = 0; c < 3; ++c) d_rest[3 * (k - 1) + c] += b[k] * g[c];
 }
 
 SPX_NAMESPACE_END

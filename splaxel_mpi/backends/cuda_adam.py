@@ -2,23 +2,49 @@
 
 import numpy as np
 
+from ..scene.gaussians import GROUPS
+from .base import SPLAT, SPLAT_GRADIENT
 from .cuda_module import kernel
-from .cuda_project import check_aligned, launch
+from .cuda_project import PROJECT_THREADS, camera_view, check_aligned, launch
 from .host_library import call
-from .host_project import check_array
+from .host_project import check_array, check_degree
 
 THREADS = 256
 MOST_GROUPS = 6
 # Values a block updates: four rounds of 16 bytes a thread, few enough that blocks even out.
 BLOCK_VALUES = 4 * 4 * THREADS
 
-# AdamGroup of adam.cu
+# AdamGroup of adam_groups.cuh
 GROUP = np.dtype([("pointers", "<u8", 4), ("step", "<f4", 8), ("width", "<i4"),
                   ("rows_a_block", "<i4"), ("first_block", "<i8")])
 
 
+def _fill(entry, arrays, shape, real):
+    """Write the arrays of a group, each of the shape, None for none, to an entry of GROUP."""
+    for name, array in zip(("parameter", "gradient", "first", "second"), arrays):
+        if array is not None:
+            check_array(name, array, shape, real)
+            check_aligned(name, array)
+    entry["pointers"] = [0 if array is None else array.data.ptr for array in arrays]
+    entry["width"] = shape[1]
+
+
+def _fill_steps(table, rates, betas, epsilon, step, scale):
+    if step < 1:
+        raise ValueError(f"step must be 1 or more, got {step}")
+    steps = np.empty((len(rates), 8), np.float32)
+    call("spx_adam_steps_f32", len(rates), np.array(rates, np.float64), float(betas[0]),
+         float(betas[1]), float(epsilon), float(step), float(scale), steps)
+    table["step"][: len(rates)] = steps
+
+
+def _by_value(table):
+    return table.view(np.dtype((np.void, table.nbytes)))
+
+
 class CudaAdam:
-    """Mixin of the CUDA backend: adam, and adam_groups for all parameter groups in one launch."""
+    """Mixin of the CUDA backend: adam, adam_groups for all parameter groups in one launch, and
+    project_backward_adam, which fuses it with the gradient of projection."""
 
     def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
         """See Backend.adam. step counts optimizer steps, this one included.
@@ -35,8 +61,6 @@ class CudaAdam:
         clear: set the gradients of updated rows to zero, which spares a pass over all rows
         before the next step. Raises ValueError as adam, and for too many groups.
         """
-        if step < 1:
-            raise ValueError(f"step must be 1 or more, got {step}")
         if not 1 <= len(groups) <= MOST_GROUPS:
             raise ValueError(f"adam takes 1 to {MOST_GROUPS} groups, got {len(groups)}")
         rows = len(groups[0][0])
@@ -44,26 +68,39 @@ class CudaAdam:
             check_array("seen", seen, (rows,), np.uint8)
         table = np.zeros(MOST_GROUPS, GROUP)
         blocks = 0
-        for entry, (parameter, *others, _) in zip(table, groups):
-            check_array("parameter", parameter, (rows, None), self.real)
-            for name, array in zip(("gradient", "first", "second"), others):
-                check_array(name, array, parameter.shape, self.real)
-            arrays = (parameter, *others)
-            for array in arrays:
-                check_aligned("array", array)
-            width = parameter.shape[1]
+        for entry, (*arrays, _) in zip(table, groups):
+            width = arrays[0].shape[-1]
+            _fill(entry, arrays, (rows, width), self.real)
             rows_a_block = max(4, BLOCK_VALUES // max(width, 1) // 4 * 4)
-            entry["pointers"] = [array.data.ptr for array in arrays]
-            entry["width"], entry["rows_a_block"] = width, rows_a_block
-            entry["first_block"] = blocks
+            entry["rows_a_block"], entry["first_block"] = rows_a_block, blocks
             blocks += -(-rows // rows_a_block) if width else 0
-        self._fill_steps(table, [group[-1] for group in groups], betas, epsilon, step, scale)
+        _fill_steps(table, [group[-1] for group in groups], betas, epsilon, step, scale)
         launch(kernel("adam.cu", "adam"), blocks, THREADS, rows, np.int32(len(groups)),
-               table.view(np.dtype((np.void, table.nbytes))), seen, np.int32(clear))
+               _by_value(table), seen, np.int32(clear))
 
-    @staticmethod
-    def _fill_steps(table, rates, betas, epsilon, step, scale):
-        steps = np.empty((len(rates), 8), np.float32)
-        call("spx_adam_steps_f32", len(rates), np.array(rates, np.float64), float(betas[0]),
-             float(betas[1]), float(epsilon), float(step), float(scale), steps)
-        table["step"][: len(rates)] = steps
+    def project_backward_adam(self, gaussians, camera, degree, splats, gradient, out, first,
+                              second, rates, betas, epsilon, step, scale):
+        """project_backward of a step's only view and the selective Adam step in one pass.
+
+        The result is that of project_backward into zeroed gradients and of adam on every group
+        with its out.seen; gradients are never stored. out: Gradients, of which seen, norm and
+        count alone are used; first, second: moments by group name; rates: learning rate by
+        group name; other arguments as in project_backward and adam. Changes the gaussians.
+        Raises ValueError as those.
+        """
+        check_degree(degree)
+        count, visible = len(gaussians), len(splats)
+        check_array("splats.rows", splats.rows, (visible,), np.int32)
+        check_array("splats.data", splats.data, (visible, SPLAT), self.real)
+        check_aligned("splats.data", splats.data)
+        check_array("gradient", gradient, (visible, SPLAT_GRADIENT), self.real)
+        table = np.zeros(MOST_GROUPS, GROUP)
+        for entry, (name, width) in zip(table, GROUPS.items()):
+            arrays = getattr(gaussians, name), None, first[name], second[name]
+            _fill(entry, arrays, (count, width), self.real)
+        _fill_steps(table, [rates[name] for name in GROUPS], betas, epsilon, step, scale)
+        self._check_statistics(out, count)
+        launch(kernel("project_adam.cu", f"project_adam_{degree}"),
+               -(-visible // PROJECT_THREADS), PROJECT_THREADS, count, _by_value(table),
+               camera_view(camera, 0), visible, splats.rows, splats.data, gradient, out.seen,
+               out.norm, out.count)

@@ -62,7 +62,8 @@ def by_value(name, size, *arguments):
     return value
 
 
-def _view(camera, near):
+def camera_view(camera, near):
+    """View<float> of math/projection.cuh, to be passed by value."""
     return by_value("spx_view_f32", VIEW_BYTES, camera.packed(), camera.width, camera.height,
                     float(near))
 
@@ -124,7 +125,7 @@ class CudaProject:
         parameters = self._parameters(gaussians)
         count = len(gaussians)
         check_array("ids", gaussians.ids, (count,), np.int64)
-        view = _view(camera, near)
+        view = camera_view(camera, near)
         room = min(count, max(LEAST_ROOM, self._most_visible * 5 // 4))
         while True:
             out = Splats(
@@ -169,15 +170,18 @@ class CudaProject:
         check_array("gradient", gradient, (visible, SPLAT_GRADIENT), self.real)
         for name, width in GROUPS.items():
             check_array(f"out.{name}", getattr(out, name), (count, width), self.real)
+        self._check_statistics(out, count)
+        launch(kernel("project_back.cu", f"project_backward_{degree}"),
+               -(-visible // PROJECT_THREADS), PROJECT_THREADS, count, *parameters,
+               camera_view(camera, 0), visible, splats.rows, splats.data, gradient,
+               *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count)
+
+    def _check_statistics(self, out, count):
         check_array("out.seen", out.seen, (count,), np.uint8)
         if out.norm is not None:
             check_array("out.norm", out.norm, (count,), self.real)
         if out.count is not None:
             check_array("out.count", out.count, (count,), np.int32)
-        launch(kernel("project_back.cu", f"project_backward_{degree}"),
-               -(-visible // PROJECT_THREADS), PROJECT_THREADS, count, *parameters,
-               _view(camera, 0), visible, splats.rows, splats.data, gradient,
-               *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count)
 
     def _tree_arrays(self, tree):
         """axis, split, left, right and boxes of a tree on the device; the last one is kept."""

@@ -74,6 +74,15 @@ def assert_close(got, want, bound, name=""):
     assert (abs(got - want).max(axis=0, initial=0) <= bound * scale).all(), name
 
 
+def assert_splats_close(got, want, bound):
+    """As assert_close; the conic's entries together, since B is a difference of products."""
+    for columns in ([0, 1, 5, 6, 7, 8, 9, 10, 11], [2, 3, 4]):
+        mine, theirs = got[:, columns], want[:, columns]
+        if columns == [2, 3, 4]:
+            mine, theirs = mine.reshape(-1, 1), theirs.reshape(-1, 1)
+        assert_close(mine, theirs, bound)
+
+
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 @pytest.mark.parametrize("count", [1, 31, 128, 2049, 20_011])
 def test_projects_as_the_host_does(cuda, rng, degree, count):
@@ -84,7 +93,7 @@ def test_projects_as_the_host_does(cuda, rng, degree, count):
     np.testing.assert_array_equal(got.ids, want.ids)
     assert got.rows.dtype == np.int32 and got.ids.dtype == np.int64
     assert got.data.shape == want.data.shape and got.data.dtype == np.float32
-    assert_close(got.data, want.data, ROUNDING)
+    assert_splats_close(got.data, want.data, ROUNDING)
 
 
 def test_projection_follows_float64(cuda, rng):
@@ -92,7 +101,7 @@ def test_projection_follows_float64(cuda, rng):
     got = to_host(cuda.project(to_device(cuda.xp, gaussians), camera, 3, NEAR))
     want = Host(np.float64).project(convert(gaussians, np.float64), camera, 3, NEAR)
     np.testing.assert_array_equal(got.rows, want.rows)
-    assert_close(got.data, want.data, 1e-5)
+    assert_splats_close(got.data, want.data, 1e-5)
 
 
 def test_positions_far_from_the_origin_keep_their_digits(cuda, rng):
@@ -104,7 +113,7 @@ def test_positions_far_from_the_origin_keep_their_digits(cuda, rng):
     want = Host().project(gaussians, moved, 3, NEAR)
     got = to_host(cuda.project(to_device(cuda.xp, gaussians), moved, 3, NEAR))
     np.testing.assert_array_equal(got.rows, want.rows)
-    assert_close(got.data, want.data, ROUNDING)
+    assert_splats_close(got.data, want.data, ROUNDING)
 
 
 def test_more_visible_than_room_and_repeats_are_the_same_bits(cuda, rng):
@@ -148,7 +157,7 @@ def test_degenerate_gaussians(cuda):
     got = to_host(splats)
     want = Host().project(gaussians, camera, 3, NEAR)
     np.testing.assert_array_equal(got.rows, visible)
-    assert_close(got.data, want.data, ROUNDING)
+    assert_splats_close(got.data, want.data, ROUNDING)
     out = to_device(cuda.xp, zero_gradients(gaussians))
     cuda.project_backward(device, camera, 3, splats, cuda.xp.ones((5, 9), np.float32), out)
     for name in GROUPS:
@@ -285,6 +294,46 @@ def test_adam_as_on_the_host(cuda, rng, rows, selective):
             np.testing.assert_allclose(device[name][at].get(), arrays[at], rtol=ROUNDING,
                                        atol=1e-9)
             np.testing.assert_array_equal(one_launch[name][at].get(), device[name][at].get())
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+def test_fused_step_equals_gradient_then_adam(cuda, rng, degree):
+    """The fused kernel against the two it replaces: the same operations, nearly the same bits."""
+    gaussians, camera = scene(rng, 3001, spread=1.0)
+    moments = [{name: rng.normal(0, 0.1, array.shape).astype(np.float32) ** power
+                for name, array in gaussians.groups()} for power in (1, 2)]
+    rates = dict(zip(GROUPS, (1.6e-4, 5e-3, 1e-3, 0.05, 2.5e-3, 1.25e-4)))
+    common = ((0.9, 0.999), 1e-15, 3, 0.5)
+    splats = cuda.project(to_device(cuda.xp, gaussians), camera, degree, NEAR)
+    gradient = rng.normal(size=(len(splats), 9)).astype(np.float32)
+    gradient[::3] = 0
+    gradient[1::5, 6:] = 0
+    gradient = cuda.xp.asarray(gradient)
+    results = []
+    for fused in (False, True):
+        device = to_device(cuda.xp, gaussians)
+        first, second = ({name: cuda.xp.asarray(a) for name, a in m.items()} for m in moments)
+        out = to_device(cuda.xp, zero_gradients(gaussians))
+        if fused:
+            cuda.project_backward_adam(device, camera, degree, splats, gradient, out, first,
+                                       second, rates, *common)
+        else:
+            cuda.project_backward(device, camera, degree, splats, gradient, out)
+            cuda.adam_groups([(array, getattr(out, name), first[name], second[name], rates[name])
+                              for name, array in device.groups()], out.seen, *common)
+        results.append((device, first, second, out))
+    (want, *want_moments, want_out), (got, *got_moments, got_out) = results
+    for name in ("seen", "norm", "count"):
+        np.testing.assert_array_equal(getattr(got_out, name).get(), getattr(want_out, name).get())
+    for name in GROUPS:
+        values = [(getattr(got, name), getattr(want, name))]
+        values += [(mine[name], theirs[name]) for mine, theirs in zip(got_moments, want_moments)]
+        for mine, theirs in values:
+            assert_close(mine.get(), theirs.get(), ROUNDING, name)
+        unseen = want_out.seen.get() == 0
+        np.testing.assert_array_equal(getattr(got, name).get()[unseen],
+                                      getattr(gaussians, name)[unseen])
+        assert (getattr(got, name).get() != getattr(gaussians, name)).any()
 
 
 def test_wrong_arguments(cuda, rng):

@@ -2,8 +2,10 @@
 
     python tests/gpu/time_project.py FOLDER_OF_CITY_PY [--gaussians 4000000] [--side 1000]
 
-Prints medians over views in ms. "kernels": launches alone, many in a row; "call": one call with
-its host part and its synchronisation. GB/s counts the bytes that must move, each once.
+Prints medians over views in ms. "kernels": the device's time, launches queued behind other work;
+"call": one call with its host part and its synchronisation. GB/s counts the bytes that must move,
+each once. Gaussians are in random order first, then along a Morton curve: neighbours in space
+are then neighbours in memory, and a visible row shares its memory sectors with visible rows.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from splaxel_mpi.scene.camera import Camera  # noqa: E402
 from splaxel_mpi.scene.gaussians import GROUPS, Gaussians  # noqa: E402
 
 NEAR = 0.1
-REPEATS = 20
+REPEATS = 10
 
 
 class Cuda(cuda_project.CudaProject, CudaAdam):
@@ -81,14 +83,26 @@ def cells_of(cupy, tree, means):
     return (-1 - child).astype(np.int32)
 
 
+def morton_order(cupy, means, side):
+    """Order of points along a Morton curve over x and y, cells of side / 2^15."""
+    cells = cupy.clip((means[:, :2] / side + 0.5) * (1 << 15), 0, (1 << 15) - 1)
+    key = cells.astype(np.uint64)
+    for shift, mask in ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
+        key = (key | key << np.uint64(shift)) & np.uint64(mask)
+    return cupy.argsort(key[:, 0] | key[:, 1] << np.uint64(1))
+
+
 class Timer:
     def __init__(self, cupy):
         self.cupy, self.rows = cupy, {}
+        self.busy = cupy.empty(1 << 28, np.float32)  # filling it takes a quarter of a ms
 
     def kernels(self, name, function, repeats=REPEATS):
-        """Mean of launches in a row."""
+        """Mean of launches in a row, queued while the device is kept busy."""
         begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         function()
+        for _ in range(16):
+            self.busy.fill(1)
         begin.record()
         for _ in range(repeats):
             function()
@@ -116,20 +130,39 @@ class Timer:
 
 def time_views(cupy, city, kind, gaussians, side):
     cuda, timer = Cuda(cupy), Timer(cupy)
+    cuda.moments = [{name: cupy.zeros_like(array) for name, array in gaussians.groups()}
+                    for _ in range(2)]
     count = len(gaussians)
     tree = grid_tree(side, 3)
     cells = cells_of(cupy, tree, gaussians.means)
     grads = Gradients(**{name: cupy.zeros((count, width), np.float32)
                          for name, width in GROUPS.items()}, seen=cupy.zeros(count, np.uint8),
                       norm=cupy.zeros(count, np.float32), count=cupy.zeros(count, np.int32))
-    visible, ghosts, rates = [], [], []
+    visible, ghosts, rates, made = [], [], [], []
     for camera in load_cameras(city, kind, side):
+        grads.seen.fill(0)
         splats = cuda.project(gaussians, camera, 3, NEAR)
         visible.append(len(splats))
         timer.call("project: call", lambda: cuda.project(gaussians, camera, 3, NEAR))
-        parameters, view = cuda._parameters(gaussians), cuda_project._view(camera, NEAR)
+        parameters, view = cuda._parameters(gaussians), cuda_project.camera_view(camera, NEAR)
         spent = timer.kernels("project: kernels", lambda: cuda._project(
             parameters, gaussians.ids, view, 3, splats))
+        words, tests, _ = cuda._words(count, 128)
+        candidates = cupy.empty(count, np.int32)
+
+        def cull():
+            words.fill(0)
+            cuda_project.launch(
+                cuda_project.kernel("project.cu", "cull"), len(tests), 256, count, parameters[0],
+                parameters[1], view, words, tests, words[2:], candidates)
+
+        timer.kernels("cull alone: kernels", cull)
+        start = time.perf_counter()
+        for _ in range(REPEATS):
+            cuda._project(parameters, gaussians.ids, view, 3, splats)
+        timer.rows.setdefault("project: host part of the launches", []).append(
+            1e3 * (time.perf_counter() - start) / REPEATS)
+        made.append(int(words[2]))
         own = cells[splats.rows]
         ghosts.append(len(cuda.reach(splats, own, camera, tree)[0]))
         timer.call("reach, 8 cells: call", lambda: cuda.reach(splats, own, camera, tree))
@@ -142,9 +175,13 @@ def time_views(cupy, city, kind, gaussians, side):
         gradient = cupy.random.standard_normal((len(splats), 9), np.float32) * 1e-6
         back = timer.kernels("project_backward: kernels", lambda: cuda.project_backward(
             gaussians, camera, 3, splats, gradient, grads))
+        moments = cuda.moments
+        timer.kernels("project_backward_adam: kernels", lambda: cuda.project_backward_adam(
+            gaussians, camera, 3, splats, gradient, grads, *moments,
+            dict.fromkeys(GROUPS, 1e-9), (0.9, 0.999), 1e-15, 10, 1.0))
         rates.append((24 * count + 280 * visible[-1], spent, 800 * visible[-1], back))
     print(f"{kind}: {count} Gaussians, visible {np.median(visible):.0f}, "
-          f"ghosts {np.median(ghosts):.0f}")
+          f"candidates {np.median(made):.0f}, ghosts {np.median(ghosts):.0f}")
     timer.print()
     forward = np.median([a / s for a, s, _, _ in rates]) / 1e6
     backward = np.median([b / t for _, _, b, t in rates]) / 1e6
@@ -154,9 +191,7 @@ def time_views(cupy, city, kind, gaussians, side):
 
 def time_adam(cupy, cuda, gaussians, grads):
     timer = Timer(cupy)
-    moments = {name: [cupy.zeros_like(array) for _ in range(2)]
-               for name, array in gaussians.groups()}
-    groups = [(array, getattr(grads, name), *moments[name], 1e-9)
+    groups = [(array, getattr(grads, name), *(m[name] for m in cuda.moments), 1e-9)
               for name, array in gaussians.groups()]
     common = ((0.9, 0.999), 1e-15, 10, 1.0)
     seen = int(grads.seen.sum())
@@ -188,9 +223,12 @@ def main():
 
     print(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode())
     gaussians = load_city(cupy, city, arguments.gaussians, arguments.side)
-    for kind in ("aerial", "street"):
-        cuda, grads = time_views(cupy, city, kind, gaussians, arguments.side)
-    time_adam(cupy, cuda, gaussians, grads)
+    for order in ("random", "Morton"):
+        print(f"{order} order")
+        for kind in ("aerial", "street"):
+            cuda, grads = time_views(cupy, city, kind, gaussians, arguments.side)
+        time_adam(cupy, cuda, gaussians, grads)
+        gaussians = gaussians.take(morton_order(cupy, gaussians.means, arguments.side))
 
 
 if __name__ == "__main__":
