@@ -6,6 +6,9 @@
 namespace {
 
 constexpr int LIST_BLOCK = 1024;
+constexpr int EACH = 4;             // splats or rows of a thread, so that their loads overlap
+constexpr int SHARE = WARP * EACH;  // of a warp, consecutive ones
+constexpr int PART = BLOCK * EACH;  // of a block
 
 typedef spx::TileDepths<float> Depths;
 
@@ -33,7 +36,7 @@ __device__ Board make_board(Word* zeroed, const spx::TileGrid& grid, long long n
             reinterpret_cast<unsigned char*>(held + words),
             words,
             row_states,
-            row_states + (n + BLOCK - 1) / BLOCK};
+            row_states + (n + PART - 1) / PART};
 }
 
 // ---- order ----
@@ -53,16 +56,16 @@ __device__ bool comes_later(const long long* ids, int a, int b) {
     return ids[a] != ids[b] ? ids[a] > ids[b] : a > b;
 }
 
-// The splat at position i of the order by (depth, id), from one by depth alone. Where a run of
-// equal depths is too long to be settled here and not in order, sets `disorder`.
-__device__ int splat_at(const unsigned* keys, const int* order, const long long* ids,
-                        long long n, long long i, Word* disorder) {
+// The splat at position i of the order by (depth, id), one of several of its depth, from an order
+// by depth alone. Where their run is too long to be settled here and not in order, sets
+// `disorder`.
+__device__ int settle_tie(const unsigned* keys, const int* order, const long long* ids,
+                          long long n, long long i, Word* disorder) {
     const unsigned key = keys[i];
+    const int mine = order[i];
     long long begin = i, end = i + 1;
     while (begin > 0 && i - begin < LONGEST_TIE && keys[begin - 1] == key) --begin;
     while (end < n && end - i <= LONGEST_TIE && keys[end] == key) ++end;
-    const int mine = order[i];
-    if (end - begin == 1) return mine;
     if (end - begin > LONGEST_TIE) {
         if (begin < i && comes_later(ids, order[i - 1], mine)) *disorder = 1;
         return mine;
@@ -77,22 +80,32 @@ __device__ int splat_at(const unsigned* keys, const int* order, const long long*
     return mine;
 }
 
+__device__ bool is_tied(const unsigned* keys, long long n, long long i) {
+    const unsigned key = keys[i];
+    return (i > 0 && keys[i - 1] == key) || (i + 1 < n && keys[i + 1] == key);
+}
+
 // ---- rows of tiles ----
 
-// A splat in order of (depth, id). The splats nearest to the camera follow each other and may
-// cover the whole image each; so work is dealt out by rows of tiles, not by splats.
+// A splat in order of (depth, id).
 struct alignas(16) Entry {
     spx::Footprint<float> shape;
     float depth;
     int item;
-    long long start;  // of its rows among those of all splats
 };
 
-__device__ Entry make_entry(const float4* data, int item, const spx::TileGrid& grid) {
-    alignas(16) float splat[12];
-    for (int part = 0; part < 3; ++part)
-        reinterpret_cast<float4*>(splat)[part] = __ldg(data + 3LL * item + part);
-    return {spx::make_footprint(splat, grid), splat[9], item, 0};
+// One row of tiles of a splat. The splats nearest to the camera follow each other and may cover
+// the whole image each; so work is dealt out by rows of tiles, not by splats.
+struct alignas(8) Slice {
+    int place;  // of the splat's entry
+    int row;
+};
+
+__device__ Entry make_entry(const float4* parts, int item, const spx::TileGrid& grid) {
+    const float splat[12] = {parts[0].x, parts[0].y, parts[0].z, parts[0].w,
+                             parts[1].x, parts[1].y, parts[1].z, parts[1].w,
+                             parts[2].x, parts[2].y, parts[2].z, parts[2].w};
+    return {spx::make_footprint(splat, grid), splat[9], item};
 }
 
 // ---- instances ----
@@ -116,11 +129,8 @@ struct Row {
     int item;
 };
 
-// Tiles that the shape of the splat of row j meets there; sets all but the start of `out`.
-__device__ int make_row(const Entry* entries, const int* owners, long long j,
-                        const spx::TileGrid& grid, Row& out) {
-    const Entry entry = entries[owners[j]];
-    const int row = entry.shape.top + int(j - entry.start);
+// Tiles that the shape of a splat meets in one row; sets all but the start of `out`.
+__device__ int make_row(const Entry& entry, int row, const spx::TileGrid& grid, Row& out) {
     int first, last;
     if (!spx::footprint_row(entry.shape, grid, row, first, last)) return 0;
     out.tile = row * grid.across + first, out.depth = entry.depth, out.item = entry.item;
@@ -130,7 +140,7 @@ __device__ int make_row(const Entry* entries, const int* owners, long long j,
 // Candidate k of the warp's rows: its row, and its tile.
 __device__ const Row& find_row(const Row* rows, int k, int& tile) {
     int at = 0;  // the last row that starts at or before k
-    for (int step = WARP / 2; step; step /= 2)
+    for (int step = SHARE / 2; step; step /= 2)
         if (rows[at + step].start <= k) at += step;
     tile = rows[at].tile + k - rows[at].start;
     return rows[at];
@@ -145,7 +155,7 @@ __device__ int visit_listed(const Emission<Key>& to, const Row* rows, int candid
     int count = 0;
     for (int base = 0; base < candidates; base += WARP) {
         int tile = 0;
-        const Row* row = rows;
+        const Row* row = nullptr;
         bool listed = false;
         if (base + lane < candidates) {
             row = &find_row(rows, base + lane, tile);
@@ -171,28 +181,51 @@ __device__ void write_instance(const Emission<Key>& to, const Board& board, cons
         board.crossed[tile] = 1;
 }
 
-template <class Key>
-__device__ void emit(const Entry* entries, const int* owners, long long row_capacity,
-                     const Board& board, const Emission<Key>& to) {
-    __shared__ Row rows[BLOCK];
-    const long long counted = board.counters[ROWS];
-    const long long all = counted < row_capacity ? counted : row_capacity;
-    const long long block = next_block(board.counters + TICKET);
-    if (block * BLOCK >= all) return;
-    const long long j = block * BLOCK + threadIdx.x;
-    Row& mine = rows[threadIdx.x];
-    const int own = j < all ? make_row(entries, owners, j, to.grid, mine) : 0;
-    const int upto = warp_sums(own), candidates = __shfl_sync(ALL, upto, WARP - 1);
-    mine.start = upto - own;
+// The rows of a warp, consecutive ones, with the tiles they may touch; returns how many tiles.
+__device__ int make_rows(const Entry* entries, const Slice* slices, long long first,
+                         long long all, const spx::TileGrid& grid, Row* rows) {
+    const int lane = threadIdx.x % WARP;
+    Slice slice[EACH];
+    Entry entry[EACH];
+    int candidates = 0;
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+        const long long j = first + k * WARP + lane;
+        slice[k] = j < all ? slices[j] : Slice{0, -1};
+    }
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) entry[k] = entries[slice[k].place];
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+        Row& mine = rows[k * WARP + lane];
+        const int own = slice[k].row < 0 ? 0 : make_row(entry[k], slice[k].row, grid, mine);
+        const int upto = warp_sums(own);
+        mine.start = candidates + upto - own;
+        candidates += __shfl_sync(ALL, upto, WARP - 1);
+    }
     __syncwarp();
-    const Row* warp_rows = rows + threadIdx.x / WARP * WARP;
+    return candidates;
+}
+
+template <class Key>
+__device__ void emit(const Entry* entries, const Slice* slices, long long slice_capacity,
+                     const Board& board, const Emission<Key>& to) {
+    __shared__ Row rows[PART];
+    const long long counted = board.counters[ROWS];
+    const long long all = counted < slice_capacity ? counted : slice_capacity;
+    const long long block = next_block(board.counters + TICKET);
+    if (block * PART >= all) return;
+    const int share = threadIdx.x / WARP * SHARE;
+    Row* mine = rows + share;
+    const int candidates =
+        make_rows(entries, slices, block * PART + share, all, to.grid, mine);
     int count = candidates;
     if (to.mask || to.depths)
-        count = visit_listed(to, warp_rows, candidates, [](const Row&, int, int) {});
-    const bool last = (block + 1) * BLOCK >= all;
+        count = visit_listed(to, mine, candidates, [](const Row&, int, int) {});
+    const bool last = (block + 1) * PART >= all;
     const long long position = warps_before(count, board.states, block,
                                             last ? board.counters + INSTANCES : nullptr);
-    visit_listed(to, warp_rows, candidates, [&](const Row& row, int tile, int place) {
+    visit_listed(to, mine, candidates, [&](const Row& row, int tile, int place) {
         write_instance(to, board, row, tile, position + place);
     });
 }
@@ -224,27 +257,6 @@ __device__ void mark_starts(const Key* keys, long long n, const int* slots, int 
     if (first + EACH >= n) offsets[held] = n;
 }
 
-// ---- cell ----
-
-// Camera.packed() and the bounds of the cell, low then high; a kernel argument by value.
-struct View {
-    double camera[16], box[6];
-};
-
-// What rays need of them, made by one thread of a block.
-struct Rays {
-    spx::RayView<float> view;
-    spx::CellFaces<float> faces;
-};
-
-__device__ void make_rays(const View& from, Rays& rays) {
-    if (threadIdx.x == 0) {
-        rays.view = spx::make_ray_view<float>(from.camera);
-        rays.faces = spx::make_cell_faces<float>(from.box, rays.view.center);
-    }
-    __syncthreads();
-}
-
 }  // namespace
 
 // Keys that sort splats by depth, and the splats' own indices.
@@ -258,39 +270,8 @@ extern "C" __global__ void depth_keys(const float* data,  // (n, 12)
     order[i] = int(i);
 }
 
-// Depths inside the cell over the pixels of every live tile. A warp takes a tile at a time.
-extern "C" __global__ void __launch_bounds__(BLOCK)
-    tile_depths(const View view, int width, int height,
-                const unsigned char* mask,  // (tiles,) or null
-                Depths* depths) {           // (tiles,)
-    __shared__ Rays rays;
-    make_rays(view, rays);
-    const spx::TileGrid grid = spx::make_tile_grid(width, height);
-    const int lane = threadIdx.x % WARP, tiles = grid.across * grid.down;
-    for (int tile = blockIdx.x * WARPS + threadIdx.x / WARP; tile < tiles;
-         tile += gridDim.x * WARPS) {
-        if (mask && !mask[tile]) continue;
-        Depths d = spx::no_depths<float>();
-        for (int pixel = lane; pixel < spx::TILE_PIXELS; pixel += WARP) {
-            const spx::TilePixel place = spx::tile_pixel(grid, tile, pixel);
-            if (place.inside)
-                spx::add_pixel(d, spx::pixel_interval(rays.view, rays.faces, place));
-        }
-        for (int step = WARP / 2; step; step /= 2) {
-            const float first = __shfl_xor_sync(ALL, d.first, step);
-            const float last = __shfl_xor_sync(ALL, d.last, step);
-            const float common_first = __shfl_xor_sync(ALL, d.common_first, step);
-            const float common_last = __shfl_xor_sync(ALL, d.common_last, step);
-            d = {spx::minimum(d.first, first), spx::maximum(d.last, last),
-                 spx::maximum(d.common_first, common_first),
-                 spx::minimum(d.common_last, common_last)};
-        }
-        if (lane == 0) depths[tile] = d;
-    }
-}
-
-// Splats in order of (depth, id), and which of them owns each row of tiles. Beyond the capacity
-// rows are only counted.
+// Splats in order of (depth, id), and the rows of tiles that they meet. Beyond the capacity rows
+// are only counted.
 extern "C" __global__ void __launch_bounds__(BLOCK)
     place_rows(const float4* data,    // (n, 12) float
                const unsigned* keys,  // (n,), sorted
@@ -298,43 +279,59 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                const long long* ids,  // (n,)
                long long n, int width, int height, long long capacity,
                Entry* entries,        // (n, 64) bytes
-               int* owners,           // (capacity,)
+               Slice* slices,         // (capacity, 2) int
                Word* zeroed) {        // see make_board
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
     const Board board = make_board(zeroed, grid, n);
     const long long block = next_block(board.counters + ROW_TICKET);
-    const long long i = block * BLOCK + threadIdx.x;
-    Entry entry;
-    int rows = 0;
-    if (i < n) {
-        const int item = splat_at(keys, order, ids, n, i, board.counters + DISORDER);
-        entry = make_entry(data, item, grid);
-        rows = entry.shape.bottom - entry.shape.top + 1;
+    const long long first = block * PART + threadIdx.x / WARP * SHARE + threadIdx.x % WARP;
+    float4 parts[EACH][3];
+    int items[EACH], tops[EACH], rows[EACH], starts[EACH], count = 0;
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+        const long long i = first + k * WARP;
+        items[k] = i < n ? order[i] : 0;
+        if (i < n && is_tied(keys, n, i))
+            items[k] = settle_tie(keys, order, ids, n, i, board.counters + DISORDER);
     }
-    const int upto = warp_sums(rows), count = __shfl_sync(ALL, upto, WARP - 1);
+#pragma unroll
+    for (int k = 0; k < EACH; ++k)
+        for (int part = 0; part < 3; ++part) parts[k][part] = __ldg(data + 3LL * items[k] + part);
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+        const long long i = first + k * WARP;
+        const Entry entry = make_entry(parts[k], items[k], grid);
+        if (i < n) entries[i] = entry;
+        tops[k] = entry.shape.top;
+        rows[k] = i < n ? entry.shape.bottom - entry.shape.top + 1 : 0;
+        const int upto = warp_sums(rows[k]);
+        starts[k] = count + upto - rows[k];
+        count += __shfl_sync(ALL, upto, WARP - 1);
+    }
     const bool last = block == gridDim.x - 1;
     const long long before = warps_before(count, board.row_states, block,
                                           last ? board.counters + ROWS : nullptr);
-    if (rows == 0) return;
-    entry.start = before + upto - rows;
-    entries[i] = entry;
-    for (int row = 0; row < rows && entry.start + row < capacity; ++row)
-        owners[entry.start + row] = int(i);
+#pragma unroll
+    for (int k = 0; k < EACH; ++k)
+        for (int row = 0; row < rows[k]; ++row) {
+            const long long position = before + starts[k] + row;
+            if (position < capacity) slices[position] = {int(first + k * WARP), tops[k] + row};
+        }
 }
 
 // Instances front to back, in order of (depth, id) of their splats: one pass that tests, counts,
 // scans and writes. Beyond the capacity it only counts. NAME: type of a tile's number.
 #define SPX_EMIT(NAME, KEY)                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK) emit_##NAME(                             \
-        const Entry* entries /* (n, 64) bytes */, const int* owners /* (row_capacity,) */,       \
-        long long n, long long row_capacity, int width, int height,                              \
+        const Entry* entries /* (n, 64) bytes */, const Slice* slices /* (rows, 2) int */,       \
+        long long n, long long slice_capacity, int width, int height,                            \
         const unsigned char* mask /* (tiles,) or null */,                                        \
         const Depths* depths /* (tiles,) or null */, long long capacity,                         \
         KEY* tiles /* (capacity,) */, int* items /* (capacity,) */,                              \
         Word* zeroed /* see make_board */) {                                                     \
         const spx::TileGrid grid = spx::make_tile_grid(width, height);                           \
         const Emission<KEY> to = {grid, mask, depths, capacity, tiles, items};                   \
-        emit(entries, owners, row_capacity, make_board(zeroed, grid, n), to);                    \
+        emit(entries, slices, slice_capacity, make_board(zeroed, grid, n), to);                    \
     }
 SPX_EMIT(uint16, unsigned short)
 SPX_EMIT(uint32, unsigned)
@@ -382,21 +379,3 @@ extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
     }
 SPX_STARTS(uint16, unsigned short)
 SPX_STARTS(uint32, unsigned)
-
-// [in, out) of every pixel of the held tiles, row major; empty outside the image.
-extern "C" __global__ void __launch_bounds__(spx::TILE_PIXELS)
-    pixel_intervals(const View view, int width, int height,
-                    const int* tiles,     // (held,)
-                    int held,
-                    float* intervals) {   // (held, 2, 256)
-    __shared__ Rays rays;
-    make_rays(view, rays);
-    const spx::TileGrid grid = spx::make_tile_grid(width, height);
-    for (long long k = blockIdx.x; k < held; k += gridDim.x) {
-        const spx::TilePixel place = spx::tile_pixel(grid, tiles[k], threadIdx.x);
-        spx::Interval<float> z = {float(spx::FARTHEST), float(-spx::FARTHEST)};
-        if (place.inside) z = spx::pixel_interval(rays.view, rays.faces, place);
-        float* out = intervals + k * 2 * spx::TILE_PIXELS + threadIdx.x;
-        out[0] = z.in, out[spx::TILE_PIXELS] = z.out;
-    }
-}

@@ -9,9 +9,9 @@ from .base import DEPTH, SPLAT, TileLists
 from .cuda_module import kernel
 from .cuda_sort import sort_pairs, sorter
 
-SOURCE = "tiles.cu"
+LISTS, CELL = "tiles.cu", "cell_depths.cu"  # sources
 PIXELS = 256
-BLOCK = 256  # splats and threads of a block in tiles.cu
+BLOCK, PART = 256, 1024  # threads of a block in tiles.cu, and splats or rows of tiles
 ENTRY = 64  # bytes, Entry in tiles.cu
 # counters of tiles.cu that the host reads, and how many words they take
 ROWS, INSTANCES, HELD, DISORDER, CROSSED, COUNTERS = 2, 3, 4, 5, 6, 8
@@ -100,7 +100,7 @@ class CudaLists:
         offsets = cupy.empty(held + 1, np.int64)
         each = 16 // keys.itemsize  # keys a thread reads
         _launch(
-            "mark_starts_" + keys.dtype.name, _blocks(instances, BLOCK * each), BLOCK,
+            LISTS, "mark_starts_" + keys.dtype.name, _blocks(instances, BLOCK * each), BLOCK,
             keys, np.int64(instances), emitted.slots, np.int32(held), offsets,
         )
         lists = TileLists(emitted.tiles[:held], offsets, items)
@@ -139,7 +139,7 @@ def depth_order(splats, by_id=False):
 
     count = len(splats)
     keys, order = cupy.empty(count, np.uint32), cupy.empty(count, np.int32)
-    _launch("depth_keys", _blocks(count), BLOCK, splats.data, np.int64(count), keys, order)
+    _launch(LISTS, "depth_keys", _blocks(count), BLOCK, splats.data, np.int64(count), keys, order)
     if by_id:
         _, order = sort_pairs(splats.ids, order)
         keys = keys[order]
@@ -157,22 +157,23 @@ def emit_instances(splats, order, camera, mask, depths, capacity):
     keys = cupy.empty(capacity.instances, key_type)
     items = cupy.empty(capacity.instances, np.int32)
     sorter(keys, items).storage(keys, items, capacity.instances)  # now, not while the GPU waits
-    entries, owners = cupy.empty((count, ENTRY), np.uint8), cupy.empty(capacity.rows, np.int32)
+    entries = cupy.empty((count, ENTRY), np.uint8)
+    slices = cupy.empty((capacity.rows, 2), np.int32)
     tiles, slots = cupy.empty(tile_count, np.int32), cupy.empty(tile_count, np.int32)
-    splat_blocks, row_blocks = _blocks(count), _blocks(capacity.rows)
+    splat_blocks, row_blocks = _blocks(count, PART), _blocks(capacity.rows, PART)
     zeroed = cupy.zeros(
         COUNTERS + 2 * _blocks(tile_count, 8) + splat_blocks + row_blocks, np.uint64
     )
     _launch(
-        "place_rows", splat_blocks, BLOCK, splats.data, *order, splats.ids, np.int64(count),
-        *size, np.int64(capacity.rows), entries, owners, zeroed,
+        LISTS, "place_rows", splat_blocks, BLOCK, splats.data, *order, splats.ids, np.int64(count),
+        *size, np.int64(capacity.rows), entries, slices, zeroed,
     )
     _launch(
-        "emit_" + keys.dtype.name, row_blocks, BLOCK, entries, owners, np.int64(count),
+        LISTS, "emit_" + keys.dtype.name, row_blocks, BLOCK, entries, slices, np.int64(count),
         np.int64(capacity.rows), *size, mask, depths, np.int64(capacity.instances), keys, items,
         zeroed,
     )
-    _launch("list_held", 1, 1024, *size, tiles, slots, zeroed)
+    _launch(LISTS, "list_held", 1, 1024, *size, tiles, slots, zeroed)
     return Emitted(keys, items, tiles, slots, zeroed[:COUNTERS])
 
 
@@ -182,7 +183,7 @@ def pixel_intervals(view, camera, tiles):
 
     intervals = cupy.empty((len(tiles), 2, PIXELS), np.float32)
     _launch(
-        "pixel_intervals", min(len(tiles), WIDE), PIXELS, view, np.int32(camera.width),
+        CELL, "pixel_intervals", min(len(tiles), WIDE), PIXELS, view, np.int32(camera.width),
         np.int32(camera.height), tiles, np.int32(len(tiles)), intervals,
     )
     return intervals
@@ -194,7 +195,7 @@ def _tile_depths(view, camera, mask):
 
     depths = cupy.empty((camera.tile_count, 4), np.float32)
     _launch(
-        "tile_depths", min(_blocks(camera.tile_count, BLOCK // 32), WIDE), BLOCK, view,
+        CELL, "tile_depths", min(_blocks(camera.tile_count, BLOCK // 32), WIDE), BLOCK, view,
         np.int32(camera.width), np.int32(camera.height), mask, depths,
     )
     return depths
@@ -220,13 +221,11 @@ def _blocks(count, size=BLOCK):
     return -(-count // size)
 
 
-@functools.lru_cache(maxsize=None)
-def _kernel(name):
-    return kernel(SOURCE, name)
+_kernel = functools.lru_cache(maxsize=None)(kernel)  # looking a kernel up costs as much as one
 
 
-def _launch(name, blocks, threads, *arguments):
-    _kernel(name)((blocks,), (threads,), arguments)
+def _launch(source, name, blocks, threads, *arguments):
+    _kernel(source, name)((blocks,), (threads,), arguments)
 
 
 def _check(array, shape, dtype):

@@ -47,6 +47,27 @@ def tell(name, function, note="", waits=False):
     print(f"  {name:34} {gpu:7.3f}  call {call:7.3f} {note}", flush=True)
 
 
+def tell_kernels(function):
+    """Median time of each kernel that function launches through cuda_lists."""
+    import cupy
+
+    launch, spans = cuda_lists._launch, {}
+
+    def timed(source, name, *arguments):
+        span = cupy.cuda.Event(), cupy.cuda.Event()
+        span[0].record()
+        launch(source, name, *arguments)
+        span[1].record()
+        spans.setdefault(name, []).append(span)
+
+    cuda_lists._launch = timed
+    milliseconds(function)
+    cuda_lists._launch = launch
+    for name, pairs in spans.items():
+        times = [cupy.cuda.get_elapsed_time(*pair) for pair in pairs]
+        print(f"    {name:32} {np.median(times):7.3f}")
+
+
 def time_sorts():
     import cupy
 
@@ -87,6 +108,7 @@ def time_view(splats, camera, side):
     tell("depth order", lambda: cuda_lists.depth_order(splats))
     tell("emit, list held", lambda: cuda_lists.emit_instances(
         splats, order, camera, None, None, capacity))
+    tell_kernels(lambda: cuda_lists.emit_instances(splats, order, camera, None, None, capacity))
     tell("sort by tile", lambda: sort_pairs(emitted.keys, emitted.items, len(found.items), 13))
     tell("tile_lists", lambda: lists.tile_lists(splats, camera), waits=True)
     inside = lists.tile_lists(splats, camera, box)

@@ -1,0 +1,81 @@
+// Depths at which the rays of a view are inside a cell, by tile and by pixel.
+#include "math/tiles.cuh"
+
+namespace {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL = 0xffffffffu;
+constexpr int BLOCK = 256;
+constexpr int WARPS = BLOCK / WARP;
+
+typedef spx::TileDepths<float> Depths;
+
+// Camera.packed() and the bounds of the cell, low then high; a kernel argument by value.
+struct View {
+    double camera[16], box[6];
+};
+
+// What rays need of them, made by one thread of a block.
+struct Rays {
+    spx::RayView<float> view;
+    spx::CellFaces<float> faces;
+};
+
+__device__ void make_rays(const View& from, Rays& rays) {
+    if (threadIdx.x == 0) {
+        rays.view = spx::make_ray_view<float>(from.camera);
+        rays.faces = spx::make_cell_faces<float>(from.box, rays.view.center);
+    }
+    __syncthreads();
+}
+
+}  // namespace
+
+// Depths inside the cell over the pixels of every live tile. A warp takes a tile at a time.
+extern "C" __global__ void __launch_bounds__(BLOCK)
+    tile_depths(const View view, int width, int height,
+                const unsigned char* mask,  // (tiles,) or null
+                Depths* depths) {           // (tiles,)
+    __shared__ Rays rays;
+    make_rays(view, rays);
+    const spx::TileGrid grid = spx::make_tile_grid(width, height);
+    const int lane = threadIdx.x % WARP, tiles = grid.across * grid.down;
+    for (int tile = blockIdx.x * WARPS + threadIdx.x / WARP; tile < tiles;
+         tile += gridDim.x * WARPS) {
+        if (mask && !mask[tile]) continue;
+        Depths d = spx::no_depths<float>();
+        for (int pixel = lane; pixel < spx::TILE_PIXELS; pixel += WARP) {
+            const spx::TilePixel place = spx::tile_pixel(grid, tile, pixel);
+            if (place.inside)
+                spx::add_pixel(d, spx::pixel_interval(rays.view, rays.faces, place));
+        }
+        for (int step = WARP / 2; step; step /= 2) {
+            const float first = __shfl_xor_sync(ALL, d.first, step);
+            const float last = __shfl_xor_sync(ALL, d.last, step);
+            const float common_first = __shfl_xor_sync(ALL, d.common_first, step);
+            const float common_last = __shfl_xor_sync(ALL, d.common_last, step);
+            d = {spx::minimum(d.first, first), spx::maximum(d.last, last),
+                 spx::maximum(d.common_first, common_first),
+                 spx::minimum(d.common_last, common_last)};
+        }
+        if (lane == 0) depths[tile] = d;
+    }
+}
+
+// [in, out) of every pixel of the held tiles, row major; empty outside the image.
+extern "C" __global__ void __launch_bounds__(spx::TILE_PIXELS)
+    pixel_intervals(const View view, int width, int height,
+                    const int* tiles,     // (held,)
+                    int held,
+                    float* intervals) {   // (held, 2, 256)
+    __shared__ Rays rays;
+    make_rays(view, rays);
+    const spx::TileGrid grid = spx::make_tile_grid(width, height);
+    for (long long k = blockIdx.x; k < held; k += gridDim.x) {
+        const spx::TilePixel place = spx::tile_pixel(grid, tiles[k], threadIdx.x);
+        spx::Interval<float> z = {float(spx::FARTHEST), float(-spx::FARTHEST)};
+        if (place.inside) z = spx::pixel_interval(rays.view, rays.faces, place);
+        float* out = intervals + k * 2 * spx::TILE_PIXELS + threadIdx.x;
+        out[0] = z.in, out[spx::TILE_PIXELS] = z.out;
+    }
+}
