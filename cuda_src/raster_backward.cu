@@ -5,10 +5,10 @@
 using namespace raster;
 
 #ifndef BACKWARD_BLOCKS
-#define BACKWARD_BLOCKS 5
+#define BACKWARD_BLOCKS 4
 #endif
 #ifndef BACKWARD_STRIDE
-#define BACKWARD_STRIDE 2  // events whose chains of operations overlap
+#define BACKWARD_STRIDE 4  // events whose chains of operations overlap
 #endif
 
 namespace {

@@ -2,6 +2,7 @@
 
 import functools
 from importlib.resources import files
+from pathlib import Path
 
 # Kernels and headers are one language level; contraction is off so that a*b+c rounds as on the
 # host, kernels ask for fma by name where it is wanted.
@@ -9,8 +10,11 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 
 
 def source_folder():
-    """Folder of the kernel sources, in a checkout or an installed wheel."""
-    return files("splaxel_mpi.cuda_src")
+    """Folder of the kernel sources, in an installed wheel or a checkout."""
+    try:
+        return files("splaxel_mpi.cuda_src")
+    except ModuleNotFoundError:  # a checkout on the path that is not installed
+        return Path(__file__).resolve().parents[2] / "cuda_src"
 
 
 @functools.lru_cache(maxsize=None)
