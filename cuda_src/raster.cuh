@@ -24,6 +24,7 @@ constexpr int REGION_HEIGHT = 8;
 constexpr int LANE_COLUMNS = 4;    // lanes side by side; eight in a column
 constexpr int PATCHES = 4;         // of a light tile; warps that one entry of the order needs
 constexpr int BATCH = 32;          // splats a warp looks at together
+constexpr int SLOT = 3;            // float4 of a splat, as Splats.data or a queue holds it
 #ifndef RASTER_WARPS
 #define RASTER_WARPS 4             // of a block
 #endif
@@ -87,20 +88,14 @@ __device__ __forceinline__ void store_pixels(float* to, const float* from) {
         *to = from[0];
 }
 
-// A splat as Splats.data holds it.
-struct Row {
-    float4 part[3];
-
-    __device__ __forceinline__ void load(const float4* splats, int item) {
-        for (int k = 0; k < 3; ++k) part[k] = __ldg(splats + 3ll * item + k);
+// A row of Splats.data.
+__device__ __forceinline__ void unpack_row(const float4* row, float* data) {
+    for (int k = 0; k < 3; ++k) {
+        const float4 part = row[k];
+        data[4 * k] = part.x, data[4 * k + 1] = part.y;
+        data[4 * k + 2] = part.z, data[4 * k + 3] = part.w;
     }
-    __device__ __forceinline__ void unpack(float* data) const {
-        for (int k = 0; k < 3; ++k) {
-            data[4 * k] = part[k].x, data[4 * k + 1] = part[k].y;
-            data[4 * k + 2] = part[k].z, data[4 * k + 3] = part[k].w;
-        }
-    }
-};
+}
 
 // A splat as the inner loops read it, 48 bytes of a queue in shared memory.
 struct Event {
@@ -118,7 +113,6 @@ struct Event {
         blue = c.x, position = __float_as_int(c.y), depth = c.z;
     }
 };
-constexpr int SLOT = 3;  // float4 of an event
 
 __device__ __forceinline__ void put_event(float4* slot, const PatchSplat<float>& s,
                                           const float* data, int position) {
@@ -151,11 +145,30 @@ __device__ __forceinline__ float power(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
 }
-// 1 / x to one unit in the last place.
-__device__ __forceinline__ float inverse(float x) {
-    float result;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
+// Copies a row of Splats.data into shared memory behind the back of the calling lane, who alone
+// may read it, after wait_copies. At most one bundle of copies between two calls of end_copies.
+__device__ __forceinline__ void copy_row(float4* to, const float4* splats, int item) {
+    const float4* from = splats + 3ll * item;
+#if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    for (int k = 0; k < 3; ++k)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
+                     :: "r"(address + 16 * k), "l"(from + k) : "memory");
+#else
+    for (int k = 0; k < 3; ++k) to[k] = __ldg(from + k);
+#endif
+}
+__device__ __forceinline__ void end_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits for all bundles but the last LATER.
+template <int LATER>
+__device__ __forceinline__ void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory");
+#endif
 }
 
 __device__ __forceinline__ int warp_most(int value) {

@@ -5,15 +5,15 @@
 using namespace raster;
 
 #ifndef BACKWARD_BLOCKS
-#define BACKWARD_BLOCKS 5
+#define BACKWARD_BLOCKS 4
 #endif
 #ifndef BACKWARD_STRIDE
-#define BACKWARD_STRIDE 2  // events whose chains of operations overlap
+#define BACKWARD_STRIDE 4  // events whose chains of operations overlap
 #endif
 
 namespace {
 
-constexpr int WAITING = 64;  // positions of a warp's queue: a batch, and what one leaves over
+constexpr int WAITING = 128;  // positions of a warp's queue: three batches and what one adds
 constexpr int SUMS = SPLAT_SUMS;
 constexpr int SIDE_BY_SIDE = 32 / SUMS;  // splats whose sums one instruction adds
 
@@ -29,6 +29,7 @@ struct Inputs {
 // A warp's shared memory.
 struct Room {
     float4 queue[BATCH * SLOT];
+    float4 rows[BATCH * SLOT];  // of the next batch
     float sums[BATCH * SUMS];
     int waiting[WAITING];
 };
@@ -76,7 +77,7 @@ struct Pixels {
             if (CUT) drawn = drawn && s.depth >= in[j] && s.depth < out[j];
             const float raw = drawn ? power(exponent[j]) : 0.0f;
             const float alpha = fminf(raw, float(ALPHA_MOST));
-            t[j] = t[j] * inverse(1.0f - alpha);
+            t[j] = t[j] * quick_inverse(1.0f - alpha);
             float weight, change;
             unblend_at(alpha, s.red, s.green, s.blue, r[j], g[j], b[j], t[j], adjoint[j], weight,
                        change);
@@ -128,69 +129,87 @@ struct Halving {
     }
 };
 
+// Positions that the forward pass walked for a patch, from the last back: bits of masks become a
+// queue in shared memory.
+template <int PX>
+struct Waiting {
+    const unsigned* masks;  // of the patch's first region, REGIONS words a batch
+    int* queue;             // (WAITING,)
+    int latest, batch;      // position to begin with; batch to look at next
+    unsigned words;         // masks of 32 batches, a lane a batch
+    unsigned head, tail;
+
+    __device__ Waiting(const unsigned* masks_, int* queue_, int latest_)
+        : masks(masks_), queue(queue_), latest(latest_), batch(latest_ / BATCH), words(0),
+          head(0), tail(0) {}
+
+    __device__ __forceinline__ unsigned word_of(int wanted) const {
+        if (wanted < 0) return 0;
+        const unsigned* mask = masks + 1ll * wanted * REGIONS;
+        const unsigned word = PX == 2 ? mask[0] | mask[1] : mask[0];
+        return wanted == latest / BATCH ? word & EVERY >> (BATCH - 1 - latest % BATCH) : word;
+    }
+
+    // Holds `count` positions, or all that are left.
+    __device__ __forceinline__ void fill(int count) {
+        const int lane = threadIdx.x % 32;
+        for (; batch >= 0 && tail - head < count; --batch) {
+            const int back = latest / BATCH - batch;
+            if (back % 32 == 0) words = word_of(batch - lane);
+            const unsigned word = __shfl_sync(EVERY, words, back % 32);
+            const unsigned before = lane == 31 ? 0 : __popc(word >> (lane + 1));
+            if (word >> lane & 1) queue[(tail + before) % WAITING] = batch * BATCH + lane;
+            tail += __popc(word);
+        }
+        __syncwarp();
+    }
+
+    // This lane's position of those `skip` behind the head, or -1.
+    __device__ __forceinline__ int position(int skip) const {
+        const unsigned at = head + skip + threadIdx.x % 32;
+        return at < tail ? queue[at % WAITING] : -1;
+    }
+};
+
 template <bool CUT>
 struct Backward {
     Lists lists;
     Inputs inputs;
     Room* room;
 
-    // Loads this lane's splat of the next `count`, those at `head` of the waiting positions, and
-    // puts it into the queue; returns its item.
-    template <int PX>
-    __device__ __forceinline__ int gather(const Patch<PX>& patch, const int* items, unsigned head,
-                                          int count, int& position) const {
-        const int lane = threadIdx.x % 32;
-        if (lane >= count) {
-            put_nothing(room->queue + lane * SLOT);
-            return -1;
-        }
-        position = room->waiting[(head + lane) % WAITING];
-        const int item = items[position];
-        Row row;
-        float data[COLUMNS];
-        row.load(lists.splats, item);
-        row.unpack(data);
-        put_event(room->queue + lane * SLOT,
-                  make_patch_splat(data, patch.center_x, patch.center_y), data, position);
-        return item;
-    }
-
     // Turns the sums of this lane's splat into its gradient, in place.
     template <int PX>
-    __device__ __forceinline__ void finish(const Patch<PX>& patch, int item) const {
+    __device__ __forceinline__ void finish(const Patch<PX>& patch, const float* data) const {
         float* own = room->sums + threadIdx.x % 32 * SUMS;
-        const float4 head = __ldg(lists.splats + 3ll * item);
-        const float4 tail = __ldg(lists.splats + 3ll * item + 1);
         float sum[SUMS], out[SUMS];
         for (int k = 0; k < SUMS; ++k) sum[k] = own[k];
-        shift_moments(sum, patch.center_x - head.x, patch.center_y - head.y);
-        splat_gradient(sum, head.z, head.w, tail.x, tail.y, out);
+        shift_moments(sum, patch.center_x - data[0], patch.center_y - data[1]);
+        splat_gradient(sum, data[2], data[3], data[4], data[5], out);
         for (int k = 0; k < SUMS; ++k) own[k] = out[k];
     }
 
     // Adds the gradients of `count` splats to their rows, neighbouring lanes to neighbouring
-    // numbers. row: of this lane's splat.
-    __device__ __forceinline__ void add(long long row, int count) const {
+    // numbers. row: of this lane's splat, its item or its place in the list.
+    template <int PX>
+    __device__ __forceinline__ void add(const Patch<PX>& patch, long long begin, int row,
+                                        int count) const {
         const int lane = threadIdx.x % 32, beside = lane / SUMS, column = lane % SUMS;
         for (int first = 0; first < count; first += SIDE_BY_SIDE) {
             const int event = first + beside;
-            const long long to = __shfl_sync(EVERY, row, event % 32) * SUMS + column;
+            const long long to = __shfl_sync(EVERY, row, event % 32);
             if (beside == SIDE_BY_SIDE || event >= count) continue;
             const float value = room->sums[first * SUMS + lane];
             if (inputs.rows)
-                inputs.rows[to] = value;
+                inputs.rows[((begin + to) * REGIONS + patch.region) * SUMS + column] = value;
             else if (value != 0.0f)
-                atomicAdd(inputs.sums + to, value);
+                atomicAdd(inputs.sums + to * SUMS + column, value);
         }
     }
 
+    // Walks the queue; halving.sum says which sum of a splat this lane stores.
     template <int PX>
     __device__ __forceinline__ void walk(const Patch<PX>& patch, Pixels<PX, CUT>& pixels,
-                                         const Halving& halving, long long begin, unsigned head,
-                                         int count) const {
-        int position = 0;
-        const int item = gather<PX>(patch, lists.items + begin, head, count, position);
-        __syncwarp();
+                                         const Halving& halving, int count) const {
         for (int first = 0; first < count; first += BACKWARD_STRIDE) {
             float part[BACKWARD_STRIDE][6], total[BACKWARD_STRIDE];
 #pragma unroll
@@ -203,25 +222,6 @@ struct Backward {
             for (int k = 0; k < BACKWARD_STRIDE; ++k)
                 if (halving.sum != Halving::NONE) to[k * SUMS] = total[k];
         }
-        __syncwarp();
-        if (item >= 0) finish<PX>(patch, item);
-        __syncwarp();
-        add(inputs.rows ? (begin + position) * REGIONS + patch.region : item, count);
-        __syncwarp();
-    }
-
-    // Splats of a batch that the forward pass walked for this patch.
-    template <int PX>
-    __device__ __forceinline__ unsigned mask_of(long long unit, int region) const {
-        const unsigned* mask = inputs.masks + unit * REGIONS + region;
-        return PX == 2 ? mask[0] | mask[1] : mask[0];
-    }
-
-    // Puts the positions of a batch behind `tail`, the last first.
-    __device__ __forceinline__ void wait(unsigned mask, int batch, unsigned tail) const {
-        const int lane = threadIdx.x % 32;
-        const unsigned before = lane == 31 ? 0 : __popc(mask >> (lane + 1));
-        if (mask >> lane & 1) room->waiting[(tail + before) % WAITING] = batch * BATCH + lane;
     }
 
     template <int PX>
@@ -231,25 +231,45 @@ struct Backward {
         const int latest = pixels.latest();
         if (latest < 0) return;
         const Halving halving;
-        const int lane = threadIdx.x % 32, last_batch = latest / BATCH;
-        const long long begin = lists.offsets[held], unit = first_mask(begin, held);
-        unsigned head = 0, tail = 0, masks = 0;
-        for (int k = 0;; head += BATCH) {
-            for (; k <= last_batch && tail - head < BATCH; ++k) {
-                if (k % 32 == 0) {  // a lane a batch
-                    const int mine = last_batch - k - lane;
-                    masks = mine >= 0 ? mask_of<PX>(unit + mine, region) : 0;
-                    if (mine == last_batch) masks &= EVERY >> (BATCH - 1 - latest % BATCH);
-                }
-                const unsigned mask = __shfl_sync(EVERY, masks, k % 32);
-                wait(mask, last_batch - k, tail);
-                tail += __popc(mask);
+        const int lane = threadIdx.x % 32;
+        const long long begin = lists.offsets[held];
+        const int* items = lists.items + begin;
+        Waiting<PX> waiting(inputs.masks + first_mask(begin, held) * REGIONS + region,
+                            room->waiting, latest);
+        float4* own = room->rows + lane * SLOT;
+        // rows come two steps of memory after their positions: both are asked for ahead
+        const auto item_of = [&](int position) { return position < 0 ? -1 : items[position]; };
+        const auto fetch = [&](int item) {
+            if (item >= 0) copy_row(own, lists.splats, item);
+            end_copies();
+        };
+        waiting.fill(2 * BATCH);
+        int item = item_of(waiting.position(0)), next = item_of(waiting.position(BATCH));
+        fetch(item);
+        while (waiting.head != waiting.tail) {
+            const int count = min(int(waiting.tail - waiting.head), BATCH);
+            const int position = waiting.position(0);
+            float data[COLUMNS];
+            wait_copies<0>();
+            float4* slot = room->queue + lane * SLOT;
+            if (lane < count) {
+                unpack_row(own, data);
+                put_event(slot, make_patch_splat(data, patch.center_x, patch.center_y), data,
+                          position);
+            } else {
+                put_nothing(slot);
             }
-            if (head == tail) return;
+            fetch(next);
+            waiting.fill(3 * BATCH);  // ends with a barrier of the warp
+            const int row = inputs.rows ? position : item;
+            item = next, next = item_of(waiting.position(2 * BATCH));
+            walk<PX>(patch, pixels, halving, count);
             __syncwarp();
-            const int count = min(int(tail - head), BATCH);
-            walk<PX>(patch, pixels, halving, begin, head, count);
-            if (count < BATCH) return;
+            if (lane < count) finish<PX>(patch, data);
+            __syncwarp();
+            add<PX>(patch, begin, row, count);
+            __syncwarp();
+            waiting.head += count;
         }
     }
 };

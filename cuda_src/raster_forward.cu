@@ -9,6 +9,10 @@ using namespace raster;
 
 namespace {
 
+#ifndef FORWARD_AHEAD
+#define FORWARD_AHEAD 4
+#endif
+constexpr int AHEAD = FORWARD_AHEAD;  // batches whose rows are on their way
 constexpr int RING = 64;   // events of a warp's queue: a batch, and what one leaves over
 constexpr int STRIDE = 4;  // events walked between two looks whether any pixel goes on
 constexpr float OUTSIDE = -1.0f;  // T of pixels outside the image: below any stop
@@ -19,6 +23,12 @@ struct Results {
     unsigned* masks;      // (instances / 32 + held, 8), bit k: splat k of the batch was walked
     int* events;          // (held, 8), splats walked in each region
     float stop;
+};
+
+// A warp's shared memory.
+struct Room {
+    float4 ring[RING * SLOT];          // the queue
+    float4 rows[AHEAD * BATCH * SLOT];
 };
 
 template <int PX, bool CUT>
@@ -76,13 +86,13 @@ template <bool CUT>
 struct Forward {
     Lists lists;
     Results results;
-    float4* ring;  // (RING, SLOT) of this warp
+    Room* room;
 
     // Walks STRIDE events from `head` on.
     template <int PX>
     __device__ __forceinline__ void walk(unsigned head, const Patch<PX>& patch,
                                          Pixels<PX, CUT>& pixels) const {
-        const float4* slot = ring + head % RING * SLOT;
+        const float4* slot = room->ring + head % RING * SLOT;
 #pragma unroll
         for (int k = 0; k < STRIDE; ++k)
             pixels.draw(Event(slot + k * SLOT), patch, results.stop);
@@ -95,16 +105,16 @@ struct Forward {
 
     // Puts the batch's splats that meet the patch behind `tail`; returns which.
     template <int PX>
-    __device__ __forceinline__ unsigned gather(const Patch<PX>& patch, const Row& row,
+    __device__ __forceinline__ unsigned gather(const Patch<PX>& patch, const float4* row,
                                                int position, int count, unsigned tail) const {
         float data[COLUMNS];
-        row.unpack(data);
+        unpack_row(row, data);
         const PatchSplat<float> splat = make_patch_splat(data, patch.center_x, patch.center_y);
         const bool hit = position < count &&
                          patch_meets(splat, data, patch.half_width, patch.half_height, 1.2e-7f);
         const unsigned mask = __ballot_sync(EVERY, hit);
         const unsigned before = __popc(mask & ((1u << threadIdx.x % 32) - 1));
-        if (hit) put_event(ring + (tail + before) % RING * SLOT, splat, data, position);
+        if (hit) put_event(room->ring + (tail + before) % RING * SLOT, splat, data, position);
         return mask;
     }
 
@@ -117,17 +127,27 @@ struct Forward {
         const int* items = lists.items + begin;
         const long long unit = first_mask(begin, patch.held);
         // rows come two steps of memory after their positions: both are asked for ahead
-        Row row;
-        row.load(lists.splats, items[min(lane, count - 1)]);
-        int next = items[min(BATCH + lane, count - 1)];
+        const auto item_of = [&](int base) { return items[min(base + lane, count - 1)]; };
+        const auto row_of = [&](int base) {
+            return room->rows + (base / BATCH % AHEAD * BATCH + lane) * SLOT;
+        };
+        int next[AHEAD];
+        for (int k = 0; k < AHEAD; ++k) next[k] = item_of(k * BATCH);
+        for (int k = 0; k < AHEAD; ++k) {
+            if (k * BATCH < count) copy_row(row_of(k * BATCH), lists.splats, next[k]);
+            end_copies();
+        }
+        int item = item_of(AHEAD * BATCH);
         unsigned head = 0, tail = 0;  // of the queue, counted from the list's start
         for (int base = 0; base < count; base += BATCH) {
-            const unsigned mask = gather<PX>(patch, row, base + lane, count, tail);
+            wait_copies<AHEAD - 1>();
+            const unsigned mask = gather<PX>(patch, row_of(base), base + lane, count, tail);
             tail += __popc(mask);
-            if (base + BATCH < count) {
-                row.load(lists.splats, next);
-                next = items[min(base + 2 * BATCH + lane, count - 1)];
+            if (base + AHEAD * BATCH < count) {
+                copy_row(row_of(base), lists.splats, item);
+                item = item_of(base + (AHEAD + 1) * BATCH);
             }
+            end_copies();
             note_mask<PX>(unit + base / BATCH, patch.region, mask);
             __syncwarp();
             for (; tail - head >= STRIDE; head += STRIDE) {
@@ -137,7 +157,7 @@ struct Forward {
             __syncwarp();
         }
         if (head == tail) return tail;
-        if (lane < STRIDE - (tail - head)) put_nothing(ring + (tail + lane) % RING * SLOT);
+        if (lane < STRIDE - (tail - head)) put_nothing(room->ring + (tail + lane) % RING * SLOT);
         __syncwarp();
         walk<PX>(head, patch, pixels);
         return tail;
@@ -159,9 +179,8 @@ struct Forward {
 template <bool CUT>
 __device__ __forceinline__ void forward(const Lists& lists, const Results& results,
                                         const int* order, const int* count) {
-    __shared__ float4 rings[RASTER_WARPS * RING * SLOT];
-    float4* ring = rings + threadIdx.x / 32 * RING * SLOT;
-    run_unit(order, count, Forward<CUT>{lists, results, ring});
+    __shared__ Room rooms[RASTER_WARPS];
+    run_unit(order, count, Forward<CUT>{lists, results, rooms + threadIdx.x / 32});
 }
 
 }  // namespace

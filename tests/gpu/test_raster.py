@@ -81,9 +81,9 @@ def compare(raster, splats, camera, stop=0.0, box=None, seeds=None, exact=0.0):
     return image_error, np.linalg.norm(found - wanted, axis=0) / norm
 
 
-def check(raster, splats, camera, stop=0.0, **options):
+def check(raster, splats, camera, stop=0.0, limit=IMAGE, **options):
     image, gradient = compare(raster, splats, camera, stop, **options)
-    assert image < IMAGE + stop
+    assert image < limit + 2 * stop  # the image is relative to a largest value that may be 1/2
     assert gradient.max() < (STOP_GRADIENT if stop else GRADIENT), gradient
 
 
@@ -170,7 +170,8 @@ def test_deep_stack_keeps_gradient(raster, count, opacity):
     camera = make.make_camera(8, 8)
     random = np.random.default_rng(1)
     rows = [(4, 4, 40, 40, 0, opacity * random.uniform(0.95, 1.05), 1 + k) for k in range(count)]
-    check(raster, make.make_splats(rows, np.float32), camera)
+    # thousands of terms of one size: their roundings alone are 6e-8 each
+    check(raster, make.make_splats(rows, np.float32), camera, limit=3e-5)
 
 
 def test_stack_of_opaque_splats(raster):
