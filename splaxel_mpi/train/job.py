@@ -38,6 +38,8 @@ def run(config, resume, comm):
     data = read_data(config, world)
     folder = open_folder(config, resume, world)
     logger = log.setup(folder / "log.txt", world.rank, world.ranks)
+    for note in world.notes:
+        logger.info(note)
     trainer = prepare(config, resume, world, data, folder)
     logger.info(_opening(trainer, data, folder))
     if not trainer.state.images_seen:
