@@ -174,3 +174,13 @@ def test_no_gpu(monkeypatch):
     with pytest.raises(UserError, match="CuPy .*: install CuPy .*or set backend.name=host") as info:
         backends.choose_backend(cuda)
     assert "\n" not in str(info.value)
+
+
+def test_cuda_backend_has_every_stage():
+    from splaxel_mpi.backends.base import Backend
+    from splaxel_mpi.backends.cuda import CudaBackend
+
+    stages = [name for name, value in vars(Backend).items() if callable(value)]
+    missing = [name for name in stages if getattr(CudaBackend, name) is getattr(Backend, name)]
+    assert missing == ["zeros"]
+    assert CudaBackend.name == "cuda" and "cupy" not in vars(CudaBackend)
