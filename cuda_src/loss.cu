@@ -16,46 +16,48 @@ using namespace spx;
 
 namespace {
 
-constexpr int SIDE = 16, HALO = SSIM_RADIUS, THREADS = 256;
+constexpr int SIDE = 16, HALO = SSIM_RADIUS;
 constexpr int WIDE = REGION_WIDTH, HIGH = 32;
 constexpr int TILES_X = WIDE / SIDE, TILES_Y = HIGH / SIDE, TILES = TILES_X * TILES_Y;
 // Maps hold SSIM's derivatives, which reach HALO beyond the region; its inputs twice as far.
 constexpr int MAP_WIDE = WIDE + 2 * HALO, MAP_HIGH = HIGH + 2 * HALO;
-constexpr int IN_WIDE = WIDE + 4 * HALO;
+constexpr int IN_WIDE = WIDE + 4 * HALO, IN_HIGH = HIGH + 4 * HALO;
 constexpr int QUAD = 4;  // outputs of a thread along a row: one 16-byte access
 constexpr int MAP_QUADS = (MAP_WIDE + QUAD - 1) / QUAD, MAP_PITCH = QUAD * MAP_QUADS;
 constexpr int QUADS = WIDE / QUAD;
 constexpr int MOMENTS = 4;  // E[x], E[y], E[x x + y y], E[x y]
 constexpr int MAPS = 3;     // derivatives of SSIM by E[x], E[x x], E[x y]
 constexpr int SUMS = 3;     // |x - y|, 1 - SSIM, (clip(x) - y)^2
-// Outputs of a thread down a column: the moments of a map column take three threads.
-constexpr int MOMENT_ROWS = 14, MAP_ROWS = 16;
-constexpr int PASSES = HIGH * QUADS / THREADS;
-constexpr int LANE_ROWS = 32 / QUADS;  // rows of the region that a warp covers in a pass
+// A thread for every quad of the region, and as many blocks as shared memory has room for.
+constexpr int THREADS = HIGH * QUADS, BLOCKS = WIDE == 64 ? 2 : 3;
+// Outputs of a thread down a column: the moments of a map column take six threads.
+constexpr int MOMENT_ROWS = 7, MAP_ROWS = 8;
+constexpr int LANE_ROWS = 32 / QUADS;  // rows of the region that a warp covers
 
 static_assert(MAP_HIGH % MOMENT_ROWS == 0 && HIGH % MAP_ROWS == 0, "columns are cut evenly");
-static_assert(HIGH * QUADS % THREADS == 0 && 32 % QUADS == 0, "passes are whole");
-static_assert(LANE_ROWS <= SIDE && SIDE % LANE_ROWS == 0, "a warp stays in one tile row");
+static_assert(32 % QUADS == 0 && SIDE % LANE_ROWS == 0, "a warp stays in one tile row");
 
 // The last quad of a row of moments reads into the next row, for outputs that nothing uses.
 constexpr int MOMENT_SIZE = MOMENTS * MAP_HIGH * IN_WIDE + QUAD;
-constexpr int MAP_SIZE = MAPS * MAP_HIGH * MAP_PITCH;
-static_assert(MAPS * HIGH * MAP_PITCH <= MOMENT_SIZE, "rows of maps fit over the moments");
 
+// What is not needed at the same time shares its place: two blocks must fit a multiprocessor.
 struct Shared {
     union {
-        float moments[MOMENT_SIZE];        // (4, MAP_HIGH, IN_WIDE), windowed down
+        float moments[MOMENT_SIZE];           // (4, MAP_HIGH, IN_WIDE), windowed down
         float rows[MAPS * HIGH * MAP_PITCH];  // maps windowed down
     };
-    float maps[MAP_SIZE];         // (3, MAP_HIGH, MAP_PITCH)
-    float missing[HIGH * WIDE];   // 1 - SSIM of the region
+    union {
+        float inputs[2][IN_HIGH * IN_WIDE];         // image and photo
+        float maps[MAPS * MAP_HIGH * MAP_PITCH];
+    };
+    float missing[HIGH * MAP_PITCH];  // 1 - SSIM of the region's rows
 };
 
 struct View {
     const float* image;
     const unsigned char* photo;
     int width, height, stride;
-    long long plane;
+    long long plane;  // pixels of a channel, under 2^32
 };
 
 struct Region {
@@ -78,26 +80,40 @@ __device__ __forceinline__ float unit_value(unsigned char byte) {
 }
 
 __device__ __forceinline__ float photo_value(const View& view, int channel, int x, int y) {
-    return unit_value(view.photo[3 * ((long long)view.width * y + x) + channel]);
+    return unit_value(view.photo[3u * (unsigned(view.width) * y + x) + channel]);
 }
 
-// Moments windowed down the columns; zero outside the image.
-__device__ __forceinline__ void window_moments(const View& view, const Region& region,
-                                               int channel, float* moments) {
+// Image and photo of the region and what reaches it; zero outside the image.
+__device__ __forceinline__ void load_inputs(const View& view, const Region& region, int channel,
+                                            Shared& shared) {
+    const float* image = view.image + view.plane * channel;
+    const int left = region.x - 2 * HALO, top = region.y - 2 * HALO;
+    for (int row = threadIdx.x / 32; row < IN_HIGH; row += THREADS / 32) {
+        const int y = top + row;
+        const bool in_height = y >= 0 && y < view.height;
+#pragma unroll
+        for (int first = 0; first < IN_WIDE; first += 32) {
+            const int column = first + threadIdx.x % 32, x = left + column;
+            if (column >= IN_WIDE) break;
+            const bool inside = in_height && x >= 0 && x < view.width;
+            shared.inputs[0][row * IN_WIDE + column] =
+                inside ? image[unsigned(view.stride) * y + x] : 0.0f;
+            shared.inputs[1][row * IN_WIDE + column] =
+                inside ? photo_value(view, channel, x, y) : 0.0f;
+        }
+    }
+}
+
+// Moments windowed down the columns.
+__device__ __forceinline__ void window_moments(Shared& shared) {
     for (int unit = threadIdx.x; unit < IN_WIDE * (MAP_HIGH / MOMENT_ROWS); unit += THREADS) {
         const int column = unit % IN_WIDE, first = unit / IN_WIDE * MOMENT_ROWS;
-        const int x = region.x - 2 * HALO + column, top = region.y - 2 * HALO + first;
-        const bool in_width = x >= 0 && x < view.width;
-        const float* image = view.image + view.plane * channel + x;
+        const float* image = shared.inputs[0] + first * IN_WIDE + column;
+        const float* photo = shared.inputs[1] + first * IN_WIDE + column;
         float windows[MOMENTS][MOMENT_ROWS] = {};
 #pragma unroll
         for (int k = 0; k < MOMENT_ROWS + 2 * HALO; ++k) {
-            const int y = top + k;
-            float a = 0, b = 0;
-            if (in_width && y >= 0 && y < view.height) {
-                a = image[(long long)view.stride * y];
-                b = photo_value(view, channel, x, y);
-            }
+            const float a = image[k * IN_WIDE], b = photo[k * IN_WIDE];
             spread(windows[0], a, k);
             spread(windows[1], b, k);
             spread(windows[2], fmaf(a, a, b * b), k);
@@ -107,7 +123,7 @@ __device__ __forceinline__ void window_moments(const View& view, const Region& r
         for (int q = 0; q < MOMENTS; ++q)
 #pragma unroll
             for (int o = 0; o < MOMENT_ROWS; ++o)
-                moments[(q * MAP_HIGH + first + o) * IN_WIDE + column] = windows[q][o];
+                shared.moments[(q * MAP_HIGH + first + o) * IN_WIDE + column] = windows[q][o];
     }
 }
 
@@ -130,29 +146,30 @@ __device__ __forceinline__ void differentiate(const View& view, const Region& re
                                               Shared& shared) {
     for (int unit = threadIdx.x; unit < MAP_HIGH * MAP_QUADS; unit += THREADS) {
         const int row = unit / MAP_QUADS, column = unit % MAP_QUADS * QUAD;
-        float moments[MOMENTS][QUAD], maps[MAPS][QUAD];
+        float moments[MOMENTS][QUAD], maps[MAPS][QUAD], missing[QUAD];
 #pragma unroll
         for (int q = 0; q < MOMENTS; ++q)
             window_quad(shared.moments + (q * MAP_HIGH + row) * IN_WIDE + column, moments[q]);
         const int y = region.y - HALO + row;
         const bool in_height = y >= 0 && y < view.height;
-        const bool counted = row >= HALO && row < HALO + HIGH;
 #pragma unroll
         for (int o = 0; o < QUAD; ++o) {
-            const int x = region.x - HALO + column + o, inner = column + o - HALO;
+            const int x = region.x - HALO + column + o;
             const SsimPoint<float> point =
                 ssim_point(moments[0][o], moments[1][o], moments[2][o], moments[3][o]);
             const bool inside = in_height && x >= 0 && x < view.width;
             maps[0][o] = inside ? point.by_mean : 0.0f;
             maps[1][o] = inside ? point.by_square : 0.0f;
             maps[2][o] = inside ? point.by_product : 0.0f;
-            if (counted && inner >= 0 && inner < WIDE)
-                shared.missing[(row - HALO) * WIDE + inner] = 1.0f - point.value;
+            missing[o] = 1.0f - point.value;
         }
 #pragma unroll
         for (int q = 0; q < MAPS; ++q)
             *reinterpret_cast<float4*>(shared.maps + (q * MAP_HIGH + row) * MAP_PITCH + column) =
                 make_float4(maps[q][0], maps[q][1], maps[q][2], maps[q][3]);
+        if (row >= HALO && row < HALO + HIGH)
+            *reinterpret_cast<float4*>(shared.missing + (row - HALO) * MAP_PITCH + column) =
+                make_float4(missing[0], missing[1], missing[2], missing[3]);
     }
 }
 
@@ -182,8 +199,13 @@ __device__ __forceinline__ float4 gradient_quad(const View& view, const Shared& 
     window_quad(shared.rows + (HIGH + row) * MAP_PITCH + column, by_square);
     window_quad(shared.rows + (2 * HIGH + row) * MAP_PITCH + column, by_product);
     const float4 quad = *reinterpret_cast<const float4*>(view.image + view.plane * channel +
-                                                         (long long)view.stride * y + x);
+                                                         unsigned(view.stride) * y + x);
     const float values[QUAD] = {quad.x, quad.y, quad.z, quad.w};
+    // columns of missing start HALO before the region
+    const float4* missing = reinterpret_cast<const float4*>(shared.missing + row * MAP_PITCH +
+                                                            column);
+    const float4 first = missing[1], second = missing[2];
+    const float lost[QUAD] = {first.y, first.z, first.w, second.x};
 #pragma unroll
     for (int o = 0; o < QUAD; ++o) {
         out[o] = 0;
@@ -194,7 +216,7 @@ __device__ __forceinline__ float4 gradient_quad(const View& view, const Shared& 
         // not fminf and fmaxf, which would hide a NaN
         const float positive = a < 0 ? 0 : a, error = (positive > 1 ? 1 : positive) - b;
         sums[0] += fabsf(a - b);
-        sums[1] += shared.missing[row * WIDE + column + o];
+        sums[1] += lost[o];
         sums[2] += error * error;
     }
     return make_float4(out[0], out[1], out[2], out[3]);
@@ -209,21 +231,17 @@ __device__ __forceinline__ double add_lanes(double value) {
 }
 
 // Sums of the region's tiles, in a fixed order of addition.
-__device__ __forceinline__ void store_sums(const float (&sums)[PASSES][SUMS], unsigned supervised,
+__device__ __forceinline__ void store_sums(const float (&sums)[SUMS], unsigned supervised,
                                            int tile_x, int tile_y, int tiles_x, int tiles_y,
                                            double* out) {
-    constexpr int PARTS = SIDE / LANE_ROWS;  // warps and passes that share a tile row
+    constexpr int PARTS = SIDE / LANE_ROWS;  // warps that share a tile row
     __shared__ double parts[TILES_Y][PARTS][TILES_X][SUMS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass) {
-        const int row = (pass * THREADS / 32 + warp) * LANE_ROWS;
-#pragma unroll
-        for (int s = 0; s < SUMS; ++s) {
-            const double sum = add_lanes(sums[pass][s]);
-            if (lane < QUADS && lane % (SIDE / QUAD) == 0)
-                parts[row / SIDE][row % SIDE / LANE_ROWS][lane / (SIDE / QUAD)][s] = sum;
-        }
+    for (int s = 0; s < SUMS; ++s) {
+        const double sum = add_lanes(sums[s]);
+        if (lane < QUADS && lane % (SIDE / QUAD) == 0)
+            parts[warp / PARTS][warp % PARTS][lane / (SIDE / QUAD)][s] = sum;
     }
     __syncthreads();
     for (int k = threadIdx.x; k < TILES * SUMS; k += THREADS) {
@@ -241,8 +259,8 @@ __device__ __forceinline__ void store_sums(const float (&sums)[PASSES][SUMS], un
 // Dynamic shared memory of a block of `loss`, for who launches it.
 extern "C" __device__ int loss_shared_bytes = sizeof(Shared);
 
-// One block of 256 threads a region; every element of gradient and sums is written.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+// One block a region; every element of gradient and sums is written.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 loss(const float* image,           // (3, 16 tiles_y, 16 tiles_x)
      const unsigned char* photo,   // (height, width, 3)
      int width, int height,
@@ -265,30 +283,30 @@ loss(const float* image,           // (3, 16 tiles_y, 16 tiles_x)
         if (x >= x0 && x < x1 && y >= y0 && y < y1 && tiles[(long long)tiles_x * y + x])
             supervised |= 1u << k;
     }
-    float lost[PASSES][SUMS] = {};
+    const int row = threadIdx.x / QUADS, column = threadIdx.x % QUADS * QUAD;
+    const int x = region.x + column, y = region.y + row;
+    const bool wanted = supervised >> (row / SIDE * TILES_X + column / SIDE) & 1;
+    float lost[SUMS] = {};
+#pragma unroll 1
     for (int channel = 0; channel < 3; ++channel) {
         if (supervised) {
-            window_moments(view, region, channel, shared.moments);
+            // over maps, which nobody reads any more; rows and missing are others' to read yet
+            load_inputs(view, region, channel, shared);
+            __syncthreads();
+            window_moments(shared);
             __syncthreads();
             differentiate(view, region, shared);
             __syncthreads();
             window_maps(shared);
             __syncthreads();
         }
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-            const int unit = pass * THREADS + threadIdx.x;
-            const int row = unit / QUADS, column = unit % QUADS * QUAD;
-            const int x = region.x + column, y = region.y + row;
-            if (x >= view.stride || y >= SIDE * tiles_y) continue;
-            float4 out = make_float4(0, 0, 0, 0);
-            if (supervised >> (row / SIDE * TILES_X + column / SIDE) & 1)
-                out = gradient_quad(view, shared, channel, row, column, x, y, l1_weight,
-                                    ssim_weight, lost[pass]);
+        float4 out = make_float4(0, 0, 0, 0);
+        if (wanted)
+            out = gradient_quad(view, shared, channel, row, column, x, y, l1_weight, ssim_weight,
+                                lost);
+        if (x < view.stride && y < SIDE * tiles_y)
             *reinterpret_cast<float4*>(gradient + view.plane * channel +
-                                       (long long)view.stride * y + x) = out;
-        }
-        __syncthreads();
+                                       unsigned(view.stride) * y + x) = out;
     }
     store_sums(lost, supervised, tile_x, tile_y, tiles_x, tiles_y, sums);
 }

@@ -56,11 +56,25 @@ def train(config, overrides, resume):
     """
     from .mpi import world
 
+    _bind_early(config, overrides)
     comm = world.init()
     settings = _load(comm, config, overrides)
     from .train import job
 
     job.run(settings, resume, comm)
+
+
+def _bind_early(path, overrides):
+    """Bind the GPU before MPI starts, where the settings can be read here and want one."""
+    from . import config
+    from .mpi import device
+
+    try:
+        if config.load(path, overrides).backend.name == "host":
+            return
+    except UserError:
+        return  # rank 0 reads them again and says what is wrong
+    device.bind_early()
 
 
 def _load(comm, path, overrides):
@@ -157,6 +171,52 @@ def show(path, overrides):
         click.echo(describe(parse("", "defaults", overrides)), nl=False)
     else:
         click.echo(describe(), nl=False)
+
+
+@cli.group(epilog=STATUSES)
+def kernels():
+    """Build GPU kernels ahead of time, and see what they take. Neither needs a GPU or MPI."""
+
+
+@kernels.command(epilog=STATUSES)
+@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100",
+              help="GPU architectures, comma separated (A100: sm_80, H100 and H200: sm_90, "
+              "B200: sm_100).")
+@click.option("--out", metavar="DIR", required=True, help="Folder for the binaries.")
+def build(arch, out):
+    """Compile the kernels into DIR, for GPU nodes that have no compiler.
+
+    nvcc compiles, or NVRTC where CuPy is installed. A run takes the binaries with
+    backend.kernels=DIR, or with SPLAXEL_KERNELS=DIR in its environment. They belong to this
+    version of splaxel-mpi: build again after an update; what is up to date stays.
+
+    \b
+    Examples:
+      splaxel-mpi kernels build --arch sm_90 --out kernels
+      mpirun -n 4 splaxel-mpi train configs/city.yaml backend.kernels=kernels
+    """
+    from .tools import kernels as tool
+
+    tool.build(tool.architectures(arch), out, click.echo)
+
+
+@kernels.command(epilog=STATUSES)
+@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100",
+              help="GPU architectures, comma separated.")
+def report(arch):
+    """Print what each kernel takes on each architecture.
+
+    Registers, stack and spills are of a thread (spills: bytes stored and loaded), shared
+    memory is of a block, in bytes, without what is chosen at the launch. Where PyCUDA is
+    installed and there is a GPU, also how many blocks and warps of it one multiprocessor holds.
+
+    \b
+    Example:
+      splaxel-mpi kernels report --arch sm_80,sm_90
+    """
+    from .tools import kernels as tool
+
+    tool.report(tool.architectures(arch), click.echo)
 
 
 def main(arguments=None):

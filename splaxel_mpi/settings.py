@@ -234,10 +234,10 @@ class ExchangeSection(Section):
 class Mpi(Section):
     """transport and devices"""
 
-    transport: Literal["auto", "host"] = Field(
+    transport: Literal["auto", "host", "staged"] = Field(
         "auto",
-        description="How data leaves a rank; host: from host memory; auto: what fits the "
-        "backend.",
+        description="How data leaves a rank; host: from host memory; staged: device arrays "
+        "through page-locked host memory; auto: what fits the backend.",
     )
     share_gpu: bool = Field(False, description="Several ranks may use one GPU.")
 
@@ -245,8 +245,10 @@ class Mpi(Section):
 class BackendSection(Section):
     """where a rank computes"""
 
-    name: Literal["auto", "host"] = Field(
-        "auto", description="host: the CPU; auto: the best that this machine has."
+    name: Literal["auto", "host", "cuda"] = Field(
+        "auto",
+        description="host: the CPU; cuda: NVIDIA GPUs, by CuPy; auto: cuda where every rank has "
+        "it, else host.",
     )
     precision: Literal["float32", "float64"] = Field(
         "float32", description="Floating point of parameters and pixels."
@@ -254,6 +256,12 @@ class BackendSection(Section):
     threads: int = Field(
         0, ge=0, le=4096,
         description="Threads of a rank; 0: cores of the node / its ranks.",
+    )
+    kernels: Optional[Path] = Field(
+        None,
+        description="Folder of kernels built ahead by `splaxel-mpi kernels build`, for GPU nodes "
+        "without a compiler; null: SPLAXEL_KERNELS of the environment, else they are compiled "
+        "at the start.",
     )
 
 

@@ -74,6 +74,9 @@ def settings(tmp_path):
                         "--points", "--samples", "mpirun -n 4", "default: 120"]),
         ("config", ["show", "train:", "ssim_weight: 0.2", "path: null"]),
         ("config show", ["CONFIG", "KEY=VALUE", "train.images=6000"]),
+        ("kernels", ["build", "report"]),
+        ("kernels build", ["--arch", "--out", "SPLAXEL_KERNELS", "backend.kernels=DIR"]),
+        ("kernels report", ["--arch", "sm_80,sm_90,sm_100", "PyCUDA"]),
     ],
 )
 def test_help_is_complete(name, words):

@@ -45,6 +45,15 @@ struct SsimPoint {
     T by_product;  // E[x y]
 };
 
+// 1 / value. On the GPU in float to 2 ulp: denormals, which take a slow path, never come here.
+template <typename T>
+SPX_HD T ssim_inverse(T value) {
+#ifdef __CUDA_ARCH__
+    if (sizeof(T) == sizeof(float)) return T(__fdividef(1.0f, float(value)));
+#endif
+    return T(1) / value;
+}
+
 // squares = E[x x + y y]: only the sum of both variances enters.
 template <typename T>
 SPX_HD SsimPoint<T> ssim_point(T mean_x, T mean_y, T squares, T product) {
@@ -52,7 +61,7 @@ SPX_HD SsimPoint<T> ssim_point(T mean_x, T mean_y, T squares, T product) {
     const T xy = mean_x * mean_y, xx_yy = mean_x * mean_x + mean_y * mean_y;
     const T a1 = T(2) * xy + c1, a2 = T(2) * (product - xy) + c2;
     const T b1 = xx_yy + c1, b2 = squares - xx_yy + c2;
-    const T inverse = T(1) / (b1 * b2);
+    const T inverse = ssim_inverse(b1 * b2);
     SsimPoint<T> out;
     out.value = a1 * a2 * inverse;
     out.by_square = -out.value * b1 * inverse;

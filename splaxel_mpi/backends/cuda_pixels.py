@@ -9,10 +9,11 @@ from . import cuda_module
 from .host_project import check_array
 
 PIXELS = TILE * TILE
-THREADS = 256  # of a block, in all kernels here but tile_starts
+THREADS = 256  # of a block of compose.cu, of pack and of unpack
 TILES_A_BLOCK = 4  # compose.cu: 64 threads a tile
 SCAN_THREADS = 1024
 LOSS_HEIGHT = 32  # loss.cu: pixel rows of a region
+LOSS_PIXELS = 4  # loss.cu: pixels of a region for a thread
 # loss.cu: pixel columns of a region, the fastest first, and how it is compiled
 LOSS_WIDTHS = ((64, ()), (32, ("REGION_WIDTH=32",)))
 BLOCK_RESERVE = 1024  # shared memory that CUDA keeps for itself in a block
@@ -107,7 +108,7 @@ class CudaPixels:
         grid = -(-TILE * tiles_x // width), -(-TILE * tiles_y // LOSS_HEIGHT)
         bounds = x0 // TILE, y0 // TILE, -(-x1 // TILE), -(-y1 // TILE)
         values = 3 * camera.width * camera.height
-        kernel(grid, (THREADS,), (
+        kernel(grid, (width * LOSS_HEIGHT // LOSS_PIXELS,), (
             image, photo, np.int32(camera.width), np.int32(camera.height), tiles,
             *map(np.int32, bounds), np.float32((1 - ssim_weight) / values),
             np.float32(ssim_weight / values), gradient, sums,

@@ -10,6 +10,8 @@ SIZES = {
 }
 # a part of the world at least: the ranks of this node
 LOCAL_SIZES = {"MPI_LOCALNRANKS": "mpirun of MPICH or Intel MPI"}
+# place of a process among those of its node
+LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 
 
@@ -18,6 +20,13 @@ def rank(environ=os.environ):
     and right even where MPI is not; for deciding who speaks, nothing else."""
     names = RANKS + (("SLURM_PROCID",) if "SLURM_STEP_ID" in environ else ())
     return next((n for n in (_number(environ, name) for name in names) if n is not None), 0)
+
+
+def local_rank(environ=os.environ):
+    """Place among the processes of this node (from 0) that the launcher gave, None where it
+    does not say. SLURM's counts under srun alone: a batch shell has it too."""
+    names = LOCAL_RANKS + (("SLURM_LOCALID",) if "SLURM_STEP_ID" in environ else ())
+    return next((n for n in (_number(environ, name) for name in names) if n is not None), None)
 
 
 def mismatch(size, library, environ=os.environ):

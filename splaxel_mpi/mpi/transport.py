@@ -3,6 +3,8 @@
 import importlib
 import logging
 
+import numpy as np
+
 from ..errors import UserError
 from .base import Exchange
 
@@ -19,6 +21,13 @@ def make_exchange(name, backend, comm, measure_wait=False):
     why = "asked for"
     if name == "auto":
         name, why = "host", f"the {backend.name} backend computes in host memory"
+        if backend.xp is not np:
+            name, why = "staged", f"arrays of the {backend.name} backend go through host memory"
+    elif name == "host" and backend.xp is not np:
+        raise UserError(
+            f"mpi.transport: host moves host memory, but the {backend.name} backend computes on "
+            "devices; set mpi.transport=staged or auto"
+        )
     kind = _find(name)
     if comm.rank == 0:
         log.info("transport: %s (%s)", name, why)

@@ -44,6 +44,8 @@ def run(config, resume, comm):
     cache = make_cache(config, world, data)
     with open_folder(config, resume, world) as (folder, aside):
         logger = log.setup(folder / "log.txt", world.rank, world.ranks)
+        for note in world.notes:
+            logger.info(note)
         if aside:
             logger.info("the earlier run of this name is now %s", aside)
         trainer = prepare(config, resume, world, data, cache, folder)

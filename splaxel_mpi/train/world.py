@@ -1,10 +1,9 @@
 """What a rank has at hand: communicators, the exchange object and the backend."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from ..backends.host import HostBackend
+from ..backends import choose_backend, make_backend
+from ..mpi import device
 from ..mpi.transport import make_exchange
 from ..mpi.world import cores_per_rank, node_comm
 
@@ -18,6 +17,7 @@ class World:
     exchange: object  # mpi.base.Exchange
     backend: object  # backends.base.Backend
     root: int = 0
+    notes: list = field(default_factory=list)  # lines for the log on what was chosen, root only
 
     @property
     def rank(self):
@@ -36,8 +36,16 @@ class World:
 
 
 def make_world(config, comm):
-    """World of a communicator under the settings mpi and backend. Collective."""
-    threads = config.backend.threads or cores_per_rank(comm)
-    backend = HostBackend(np.dtype(config.backend.precision), threads)
-    return World(comm, node_comm(comm), make_exchange(config.mpi.transport, backend, comm), backend)
+    """World of a communicator under the settings mpi and backend. Collective.
 
+    Raises UserError when the backend that is asked for is not to be had, or two ranks would
+    share a GPU that they may not share.
+    """
+    threads = config.backend.threads or cores_per_rank(comm)
+    name, reason = device.agree(comm, *choose_backend(config.backend))
+    notes = [f"backend: {name} ({reason})"]
+    if name == "cuda":
+        notes += device.bind(comm, config.mpi.share_gpu) or []
+    backend = make_backend(name, config.backend, threads)
+    exchange = make_exchange(config.mpi.transport, backend, comm)
+    return World(comm, node_comm(comm), exchange, backend, notes=notes)

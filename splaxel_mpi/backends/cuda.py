@@ -1,0 +1,35 @@
+"""The CUDA backend: kernels of cuda_src on CuPy arrays of the current device."""
+
+import numpy as np
+
+from .base import Backend
+from .cuda_adam import CudaAdam
+from .cuda_lists import CudaLists
+from .cuda_pixels import CudaPixels
+from .cuda_project import CudaProject
+from .cuda_raster import CudaRaster
+
+
+class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Backend):
+    """Stages on cupy arrays in float32, on the current stream.
+
+    threads: what the rank may use on the host beside the GPU. The device that is current when
+    the backend is made is its own; mpi.device.bind makes it so. xp: cupy, which nothing
+    imports before a CUDA backend is made.
+    """
+
+    name = "cuda"
+
+    def __init__(self, real=np.float32, threads=1):
+        import cupy
+
+        self.xp = cupy
+        self.real = np.dtype(real)
+        self.threads = threads
+        if self.real != np.float32:
+            raise ValueError(f"the cuda backend computes in float32, not {self.real}")
+        self.device = cupy.cuda.Device()
+
+    def use_device(self):
+        """Make the backend's device current in the calling thread: each has its own."""
+        self.device.use()
