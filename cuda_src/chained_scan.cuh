@@ -7,6 +7,7 @@ constexpr int WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 constexpr int BLOCK = 256;  // threads of a block
 constexpr int WARPS = BLOCK / WARP;
+constexpr unsigned POLL = 100;  // ns between looks at another block's word: it takes 500 to come
 
 typedef unsigned long long Word;
 
@@ -37,25 +38,36 @@ constexpr Word OWN = Word(1) << 62, COMPLETE = Word(2) << 62, VALUE = OWN - 1;
 
 __device__ void publish(Word* state, Word word) { *static_cast<volatile Word*>(state) = word; }
 
-// Sum of all blocks before `block`; called by one whole warp. states: (blocks,), zeroed. Blocks
-// are numbered in the order they started, so that those before are running.
+// Waits until a block has published something.
+__device__ Word wait_for(const Word* state) {
+    Word word;
+    while ((word = *static_cast<const volatile Word*>(state)) < OWN) __nanosleep(POLL);
+    return word;
+}
+
+// Sum of all blocks before `block`; called by all threads of a block, each looks at one block
+// before it. states: (blocks,), zeroed. Blocks are numbered in the order they started, so that
+// those before are running.
 __device__ Word blocks_before(Word* states, long long block, Word sum) {
-    const int lane = threadIdx.x % WARP;
-    if (lane == 0) publish(states + block, (block ? OWN : COMPLETE) | sum);
-    if (block == 0) return 0;
+    __shared__ Word sums[WARPS];
+    __shared__ bool ends[WARPS];  // a block of this warp knows the sum of all before it
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    if (threadIdx.x == 0) publish(states + block, (block ? OWN : COMPLETE) | sum);
     Word before = 0;
-    unsigned complete = 0;
-    for (long long last = block - 1; !complete; last -= WARP) {
-        const long long at = last - lane;
-        Word word = COMPLETE;
-        do {
-            if (at >= 0) word = *static_cast<volatile Word*>(states + at);
-        } while (__any_sync(ALL, word < OWN));
-        complete = __ballot_sync(ALL, word >= COMPLETE);
+    bool found = block == 0;
+    for (long long last = block - 1; !found; last -= BLOCK) {
+        const long long at = last - threadIdx.x;
+        const Word word = at >= 0 ? wait_for(states + at) : COMPLETE;
+        __syncwarp();
+        const unsigned complete = __ballot_sync(ALL, word >= COMPLETE);
         const int stop = complete ? __ffs(complete) - 1 : WARP - 1;
-        before += warp_total(lane <= stop ? word & VALUE : Word(0));
+        const Word part = warp_total(lane <= stop ? word & VALUE : Word(0));
+        if (lane == 0) sums[warp] = part, ends[warp] = complete != 0;
+        __syncthreads();
+        for (int k = 0; k < WARPS && !found; ++k) before += sums[k], found = ends[k];
+        __syncthreads();
     }
-    if (lane == 0) publish(states + block, COMPLETE | (before + sum));
+    if (threadIdx.x == 0 && block) publish(states + block, COMPLETE | (before + sum));
     return before;
 }
 
@@ -70,20 +82,18 @@ __device__ long long next_block(Word* ticket) {
 // Sum of the counts of all warps before this one; called by all threads of a block, count is
 // that of the warp. total: where the last block leaves the sum of all, null for the others.
 __device__ Word warps_before(Word count, Word* states, long long block, Word* total) {
-    __shared__ Word sums[WARPS];
+    __shared__ Word counts[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    if (lane == 0) sums[warp] = count;
+    if (lane == 0) counts[warp] = count;
     __syncthreads();
-    if (warp == 0) {
-        const Word own = lane < WARPS ? sums[lane] : 0;
-        const Word upto = warp_sums(own);
-        const Word sum = __shfl_sync(ALL, upto, WARP - 1);
-        const Word before = blocks_before(states, block, sum);
-        if (lane < WARPS) sums[lane] = before + upto - own;
-        if (lane == 0 && total) *total = before + sum;
+    Word own = 0, sum = 0;
+    for (int k = 0; k < WARPS; ++k) {
+        if (k < warp) own += counts[k];
+        sum += counts[k];
     }
-    __syncthreads();
-    return sums[warp];
+    const Word before = blocks_before(states, block, sum);
+    if (threadIdx.x == 0 && total) *total = before + sum;
+    return before + own;
 }
 
 }  // namespace

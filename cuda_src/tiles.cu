@@ -6,9 +6,6 @@
 namespace {
 
 constexpr int LIST_BLOCK = 1024;
-constexpr int EACH = 4;             // splats or rows of a thread, so that their loads overlap
-constexpr int SHARE = WARP * EACH;  // of a warp, consecutive ones
-constexpr int PART = BLOCK * EACH;  // of a block
 
 typedef spx::TileDepths<float> Depths;
 
@@ -36,7 +33,7 @@ __device__ Board make_board(Word* zeroed, const spx::TileGrid& grid, long long n
             reinterpret_cast<unsigned char*>(held + words),
             words,
             row_states,
-            row_states + (n + PART - 1) / PART};
+            row_states + (n + BLOCK - 1) / BLOCK};
 }
 
 // ---- order ----
@@ -88,11 +85,34 @@ __device__ bool is_tied(const unsigned* keys, long long n, long long i) {
 // ---- rows of tiles ----
 
 // A splat in order of (depth, id).
-struct alignas(16) Entry {
+struct Entry {
     spx::Footprint<float> shape;
     float depth;
     int item;
 };
+
+// Entries lie in memory word by word, (ENTRY_WORDS, n), so that a warp reads and writes lines.
+constexpr int ENTRY_WORDS = sizeof(Entry) / sizeof(unsigned);
+
+union EntryWords {
+    Entry entry;
+    unsigned words[ENTRY_WORDS];
+    __device__ EntryWords() {}
+};
+
+__device__ void store_entry(const Entry& entry, unsigned* entries, long long n, long long i) {
+    EntryWords from;
+    from.entry = entry;
+#pragma unroll
+    for (int k = 0; k < ENTRY_WORDS; ++k) entries[k * n + i] = from.words[k];
+}
+
+__device__ Entry load_entry(const unsigned* entries, long long n, long long i) {
+    EntryWords to;
+#pragma unroll
+    for (int k = 0; k < ENTRY_WORDS; ++k) to.words[k] = __ldg(entries + k * n + i);
+    return to.entry;
+}
 
 // One row of tiles of a splat. The splats nearest to the camera follow each other and may cover
 // the whole image each; so work is dealt out by rows of tiles, not by splats.
@@ -101,10 +121,10 @@ struct alignas(8) Slice {
     int row;
 };
 
-__device__ Entry make_entry(const float4* parts, int item, const spx::TileGrid& grid) {
-    const float splat[12] = {parts[0].x, parts[0].y, parts[0].z, parts[0].w,
-                             parts[1].x, parts[1].y, parts[1].z, parts[1].w,
-                             parts[2].x, parts[2].y, parts[2].z, parts[2].w};
+__device__ Entry make_entry(const float4* data, int item, const spx::TileGrid& grid) {
+    const float4 a = __ldg(data + 3LL * item), b = __ldg(data + 3LL * item + 1),
+                 c = __ldg(data + 3LL * item + 2);
+    const float splat[12] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
     return {spx::make_footprint(splat, grid), splat[9], item};
 }
 
@@ -140,7 +160,7 @@ __device__ int make_row(const Entry& entry, int row, const spx::TileGrid& grid, 
 // Candidate k of the warp's rows: its row, and its tile.
 __device__ const Row& find_row(const Row* rows, int k, int& tile) {
     int at = 0;  // the last row that starts at or before k
-    for (int step = SHARE / 2; step; step /= 2)
+    for (int step = WARP / 2; step; step /= 2)
         if (rows[at + step].start <= k) at += step;
     tile = rows[at].tile + k - rows[at].start;
     return rows[at];
@@ -181,51 +201,32 @@ __device__ void write_instance(const Emission<Key>& to, const Board& board, cons
         board.crossed[tile] = 1;
 }
 
-// The rows of a warp, consecutive ones, with the tiles they may touch; returns how many tiles.
-__device__ int make_rows(const Entry* entries, const Slice* slices, long long first,
-                         long long all, const spx::TileGrid& grid, Row* rows) {
-    const int lane = threadIdx.x % WARP;
-    Slice slice[EACH];
-    Entry entry[EACH];
-    int candidates = 0;
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-        const long long j = first + k * WARP + lane;
-        slice[k] = j < all ? slices[j] : Slice{0, -1};
-    }
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) entry[k] = entries[slice[k].place];
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-        Row& mine = rows[k * WARP + lane];
-        const int own = slice[k].row < 0 ? 0 : make_row(entry[k], slice[k].row, grid, mine);
-        const int upto = warp_sums(own);
-        mine.start = candidates + upto - own;
-        candidates += __shfl_sync(ALL, upto, WARP - 1);
-    }
-    __syncwarp();
-    return candidates;
-}
-
 template <class Key>
-__device__ void emit(const Entry* entries, const Slice* slices, long long slice_capacity,
-                     const Board& board, const Emission<Key>& to) {
-    __shared__ Row rows[PART];
+__device__ void emit(const unsigned* entries, const Slice* slices, long long n,
+                     long long slice_capacity, const Board& board, const Emission<Key>& to) {
+    __shared__ Row rows[BLOCK];
     const long long counted = board.counters[ROWS];
     const long long all = counted < slice_capacity ? counted : slice_capacity;
     const long long block = next_block(board.counters + TICKET);
-    if (block * PART >= all) return;
-    const int share = threadIdx.x / WARP * SHARE;
-    Row* mine = rows + share;
-    const int candidates =
-        make_rows(entries, slices, block * PART + share, all, to.grid, mine);
+    if (block * BLOCK >= all) return;
+    const long long j = block * BLOCK + threadIdx.x;
+    int own = 0;
+    if (j < all) {
+        const Slice slice = slices[j];
+        own = make_row(load_entry(entries, n, slice.place), slice.row, to.grid,
+                       rows[threadIdx.x]);
+    }
+    const int upto = warp_sums(own), candidates = __shfl_sync(ALL, upto, WARP - 1);
+    rows[threadIdx.x].start = upto - own;
+    __syncwarp();
+    const Row* warp_rows = rows + threadIdx.x / WARP * WARP;
     int count = candidates;
     if (to.mask || to.depths)
-        count = visit_listed(to, mine, candidates, [](const Row&, int, int) {});
-    const bool last = (block + 1) * PART >= all;
+        count = visit_listed(to, warp_rows, candidates, [](const Row&, int, int) {});
+    const bool last = (block + 1) * BLOCK >= all;
     const long long position = warps_before(count, board.states, block,
                                             last ? board.counters + INSTANCES : nullptr);
-    visit_listed(to, mine, candidates, [&](const Row& row, int tile, int place) {
+    visit_listed(to, warp_rows, candidates, [&](const Row& row, int tile, int place) {
         write_instance(to, board, row, tile, position + place);
     });
 }
@@ -278,60 +279,43 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                const int* order,      // (n,)
                const long long* ids,  // (n,)
                long long n, int width, int height, long long capacity,
-               Entry* entries,        // (n, 64) bytes
+               unsigned* entries,     // (14, n), see Entry
                Slice* slices,         // (capacity, 2) int
                Word* zeroed) {        // see make_board
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
     const Board board = make_board(zeroed, grid, n);
     const long long block = next_block(board.counters + ROW_TICKET);
-    const long long first = block * PART + threadIdx.x / WARP * SHARE + threadIdx.x % WARP;
-    float4 parts[EACH][3];
-    int items[EACH], tops[EACH], rows[EACH], starts[EACH], count = 0;
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-        const long long i = first + k * WARP;
-        items[k] = i < n ? order[i] : 0;
-        if (i < n && is_tied(keys, n, i))
-            items[k] = settle_tie(keys, order, ids, n, i, board.counters + DISORDER);
+    const long long i = block * BLOCK + threadIdx.x;
+    int top = 0, rows = 0;
+    if (i < n) {
+        const int item = is_tied(keys, n, i)
+                             ? settle_tie(keys, order, ids, n, i, board.counters + DISORDER)
+                             : order[i];
+        const Entry entry = make_entry(data, item, grid);
+        store_entry(entry, entries, n, i);
+        top = entry.shape.top, rows = entry.shape.bottom - top + 1;
     }
-#pragma unroll
-    for (int k = 0; k < EACH; ++k)
-        for (int part = 0; part < 3; ++part) parts[k][part] = __ldg(data + 3LL * items[k] + part);
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-        const long long i = first + k * WARP;
-        const Entry entry = make_entry(parts[k], items[k], grid);
-        if (i < n) entries[i] = entry;
-        tops[k] = entry.shape.top;
-        rows[k] = i < n ? entry.shape.bottom - entry.shape.top + 1 : 0;
-        const int upto = warp_sums(rows[k]);
-        starts[k] = count + upto - rows[k];
-        count += __shfl_sync(ALL, upto, WARP - 1);
-    }
+    const int upto = warp_sums(rows), count = __shfl_sync(ALL, upto, WARP - 1);
     const bool last = block == gridDim.x - 1;
-    const long long before = warps_before(count, board.row_states, block,
-                                          last ? board.counters + ROWS : nullptr);
-#pragma unroll
-    for (int k = 0; k < EACH; ++k)
-        for (int row = 0; row < rows[k]; ++row) {
-            const long long position = before + starts[k] + row;
-            if (position < capacity) slices[position] = {int(first + k * WARP), tops[k] + row};
-        }
+    const long long start = warps_before(count, board.row_states, block,
+                                         last ? board.counters + ROWS : nullptr) + upto - rows;
+    for (int row = 0; row < rows && start + row < capacity; ++row)
+        slices[start + row] = {int(i), top + row};
 }
 
 // Instances front to back, in order of (depth, id) of their splats: one pass that tests, counts,
 // scans and writes. Beyond the capacity it only counts. NAME: type of a tile's number.
 #define SPX_EMIT(NAME, KEY)                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK) emit_##NAME(                             \
-        const Entry* entries /* (n, 64) bytes */, const Slice* slices /* (rows, 2) int */,       \
-        long long n, long long slice_capacity, int width, int height,                            \
+        const unsigned* entries /* (14, n) */, const Slice* slices /* (rows, 2) int */,          \
+        long long n, long long rows, int width, int height,                                      \
         const unsigned char* mask /* (tiles,) or null */,                                        \
         const Depths* depths /* (tiles,) or null */, long long capacity,                         \
         KEY* tiles /* (capacity,) */, int* items /* (capacity,) */,                              \
         Word* zeroed /* see make_board */) {                                                     \
         const spx::TileGrid grid = spx::make_tile_grid(width, height);                           \
         const Emission<KEY> to = {grid, mask, depths, capacity, tiles, items};                   \
-        emit(entries, slices, slice_capacity, make_board(zeroed, grid, n), to);                    \
+        emit(entries, slices, n, rows, make_board(zeroed, grid, n), to);                         \
     }
 SPX_EMIT(uint16, unsigned short)
 SPX_EMIT(uint32, unsigned)

@@ -11,8 +11,8 @@ from .cuda_sort import sort_pairs, sorter
 
 LISTS, CELL = "tiles.cu", "cell_depths.cu"  # sources
 PIXELS = 256
-BLOCK, PART = 256, 1024  # threads of a block in tiles.cu, and splats or rows of tiles
-ENTRY = 64  # bytes, Entry in tiles.cu
+BLOCK = 256  # threads of a block in tiles.cu, and splats or rows of tiles
+ENTRY_WORDS = 14  # see Entry in tiles.cu
 # counters of tiles.cu that the host reads, and how many words they take
 ROWS, INSTANCES, HELD, DISORDER, CROSSED, COUNTERS = 2, 3, 4, 5, 6, 8
 # Instances a splat may have before the first view says better, and rows of tiles: small splats
@@ -157,10 +157,10 @@ def emit_instances(splats, order, camera, mask, depths, capacity):
     keys = cupy.empty(capacity.instances, key_type)
     items = cupy.empty(capacity.instances, np.int32)
     sorter(keys, items).storage(keys, items, capacity.instances)  # now, not while the GPU waits
-    entries = cupy.empty((count, ENTRY), np.uint8)
+    entries = cupy.empty((ENTRY_WORDS, count), np.uint32)
     slices = cupy.empty((capacity.rows, 2), np.int32)
     tiles, slots = cupy.empty(tile_count, np.int32), cupy.empty(tile_count, np.int32)
-    splat_blocks, row_blocks = _blocks(count, PART), _blocks(capacity.rows, PART)
+    splat_blocks, row_blocks = _blocks(count), _blocks(capacity.rows)
     zeroed = cupy.zeros(
         COUNTERS + 2 * _blocks(tile_count, 8) + splat_blocks + row_blocks, np.uint64
     )
