@@ -31,7 +31,7 @@ class Overlap(Compositor):
 
     def __init__(self, backend, exchange, layout, background):
         self.backend, self.exchange, self.layout = backend, exchange, layout
-        self.background = backend.to_device(np.asarray(background, backend.real))
+        self.background = np.asarray(background, backend.real)
 
     def compose(self, works, rules):
         """See Compositor.compose."""

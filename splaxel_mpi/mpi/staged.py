@@ -45,7 +45,8 @@ class StagedExchange(HostExchange):
         """Page-locked memory, which the device copies at full speed; cupy pools it."""
         import cupyx
 
-        return cupyx.empty_pinned(shape, dtype)
+        shape = tuple(np.atleast_1d(shape).tolist())
+        return cupyx.empty_pinned(shape, dtype) if 0 not in shape else np.empty(shape, dtype)
 
 
 def _like(given, array):
