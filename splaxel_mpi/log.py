@@ -78,6 +78,7 @@ def _file(path):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         handler = logging.FileHandler(path, "a", "utf-8")
     except OSError as error:
-        raise UserError(f"{path}: the log cannot be written: {error.strerror}") from None
+        reason = f"the log cannot be written: {error.strerror}; move it away"
+        raise UserError(f"{path}: {reason}") from None
     handler.setFormatter(_Formatter("%(asctime)s %(warning)s%(message)s"))
     return handler

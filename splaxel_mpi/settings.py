@@ -91,10 +91,10 @@ class Data(Section):
         8, ge=0, le=MOST,
         description="Every n-th image by name is kept for evaluation; 0: none.",
     )
-    cache: Annotated[Optional[Annotated[int, Field(ge=0)]], BeforeValidator(_size)] = Field(
+    cache: Annotated[Optional[Annotated[int, Field(ge=1)]], BeforeValidator(_size)] = Field(
         None,
-        description="Memory of a rank for decoded images, in bytes or text such as 2G; "
-        "null: from the free memory of the node.",
+        description="Memory of a node for decoded images, in bytes or text such as 2G; "
+        "null: a share of what the node has.",
         json_schema_extra={"expected": "bytes, text such as 2G, or null"},
     )
 

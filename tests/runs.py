@@ -31,9 +31,8 @@ SHORT = [
 def small_city(folder, comm=None):
     """16 views of 80 x 45 pixels and 400 points; made by rank 0 alone."""
     if comm is None or comm.rank == 0:
-        make_city(
-            str(folder), extent=40.0, views=16, width=80, height=45, points=400, samples=1, threads=1
-        )
+        size = dict(extent=40.0, views=16, width=80, height=45, points=400)
+        make_city(str(folder), samples=1, threads=1, **size)
     if comm is not None:
         comm.barrier()
     return folder

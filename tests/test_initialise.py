@@ -68,6 +68,8 @@ def test_scene_extent():
     centers = np.array([[0, 0, 0], [4.0, 0, 0], [2, 3, 0], [2, -3, 0]])
     assert scene_extent(centers) == pytest.approx(3.3)
     assert scene_extent(np.ones((1, 3))) == 0
+    assert scene_extent(np.zeros((3, 3)), [[3, 0, 0], [0, 4, 0], [0, 0, 5]]) == pytest.approx(4.4)
+    assert scene_extent([[-3, 0, 0], [3, 0, 0]], [[100, 0, 0]]) == pytest.approx(3.3)
 
 
 def mixed(value):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import reference
-from test_raster import Raster, random_seeds, random_splats
+from splats import Raster, random_seeds, random_splats
 
 from splaxel_mpi.backends.base import Splats
 from splaxel_mpi.partition.tree import Tree

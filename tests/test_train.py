@@ -143,16 +143,18 @@ def test_ranks_resume_and_repeat(comm, tmp_path_factory):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("cells", [0, 5])
+@pytest.mark.parametrize("cells", [0, 1, 5])  # 1: ranks without a cell
 def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
     """Trained in float64 without stopping, densification included, P ranks make the scene of
-    one rank: the same ids, and parameters that differ by summation order alone. 1e-5: Adam
-    divides a gradient by its own size, so where contributions cancel it enlarges rounding."""
+    one rank: the same ids, and parameters that differ by summation order alone (1e-13 measured).
+    Adam divides a gradient by its own size: with an epsilon of 1e-15 it would turn what rounding
+    leaves where contributions cancel into whole steps, so the test takes 1e-8."""
     from mpi4py import MPI
 
     folder = shared_folder(comm, tmp_path_factory)
     city = small_city(folder / "city", comm)
-    exact = ["backend.precision=float64", "render.stop=0", "train.images=32"]
+    exact = ["backend.precision=float64", "render.stop=0", "train.images=32",
+             "train.epsilon=1e-8"]
     many = train(city, folder / "many", comm, *exact, f"partition.cells={cells}")
     single = folder / f"single{comm.rank}"
     one = train(city, single, MPI.COMM_SELF, *exact)
@@ -160,7 +162,7 @@ def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
     np.testing.assert_array_equal(found["gaussians/ids"], expected["gaussians/ids"])
     for name in ("means", "scales", "quats", "opacities", "sh0", "shN"):
         a, b = found[f"gaussians/{name}"], expected[f"gaussians/{name}"]
-        assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max()), name
+        assert np.abs(a - b).max() <= 1e-10 * np.abs(b).max(), name
     comm.barrier()
 
 

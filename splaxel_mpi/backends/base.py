@@ -159,8 +159,9 @@ class Backend:
         raise NotImplementedError
 
     def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """One Adam step in place on arrays (n, width), bias corrected for step (1, 2, ...).
+        """One Adam step in place on arrays (n, width), bias corrected by 1 - beta^step.
 
+        step: real, at least 1; 1, 2, ... where all batches have the size of this one.
         gradient is multiplied by scale; rows with seen[row] == 0 are left alone (seen None:
         all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
         """
@@ -177,6 +178,14 @@ class Backend:
     def unpack(self, stream, tiles, camera, out):
         """Inverse of pack into out (k, 4, 256)."""
         raise NotImplementedError
+
+    def to_host(self, array):
+        """A numpy array of the same values (waits for the device)."""
+        return array if isinstance(array, np.ndarray) else array.get()
+
+    def to_device(self, array):
+        """An array of the backend with the values of a numpy array."""
+        return self.xp.asarray(array)
 
     def zeros(self, shape, dtype=None):
         """A zeroed array of the backend (dtype None: real)."""

@@ -79,7 +79,7 @@ class HostPixels:
         return gradient, sums
 
     def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """See Backend.adam. step counts optimizer steps, this one included.
+        """See Backend.adam.
 
         Raises ValueError for wrong shapes or types and step below 1.
         """

@@ -18,6 +18,7 @@ class CellPart:
     splats: Splats  # own splats, then ghosts
     lists: TileLists = None
     partial: Partial = None
+    held: np.ndarray = None  # (held,) int32 on the host, partial.tiles
 
     @property
     def own(self):
@@ -40,7 +41,7 @@ class Composed:
     """The pixels of one view that this rank composed."""
 
     camera: Camera
-    tiles: np.ndarray  # (n,) int32 tiles composed
+    tiles: np.ndarray  # (n,) int32 on the host: tiles composed
     image: np.ndarray  # (n, 3, 256) real
     supervised: np.ndarray  # (tile_count,) bool: gradients are wanted here
     counted: np.ndarray  # (tile_count,) bool: this rank adds these tiles to the sums

@@ -9,7 +9,7 @@ def gather(works, layout, exchange):
     One collective for all views of the chunk: each rank sends its cells' bits.
     """
     sizes = [-(-work.camera.tile_count // 8) for work in works]
-    flat, counts = exchange.allgatherv("bitmaps", _local_bits(works, sizes))
+    flat, _ = exchange.allgatherv("bitmaps", _local_bits(works, sizes))
     held = [np.zeros((layout.cells, work.camera.tile_count), bool) for work in works]
     start = 0
     for cell in range(layout.cells):
@@ -27,6 +27,6 @@ def _local_bits(works, sizes):
     for k in range(cells):
         for work, size in zip(works, sizes):
             bits = np.zeros(8 * size, np.uint8)
-            bits[work.parts[k].partial.tiles] = 1
+            bits[work.parts[k].held] = 1
             rows.append(np.packbits(bits))
     return np.concatenate(rows)

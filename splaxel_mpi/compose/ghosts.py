@@ -62,11 +62,12 @@ class Ghosts:
 
     def _routes(self, work):
         """Splats of a view that each cell must draw as ghosts: list over cells of indices."""
-        own = self.layout.cells_of(work.splats.rows)
+        xp = self.backend.xp
+        own = self.layout.cells_of(work.splats.rows, xp)
         index, cell = self.backend.reach(work.splats, own, work.camera, self.layout.tree)
-        order = np.argsort(cell, kind="stable")
-        bounds = np.searchsorted(cell[order], np.arange(self.layout.cells + 1))
-        return [index[order[a:b]] for a, b in zip(bounds[:-1], bounds[1:])]
+        index = index[xp.argsort(cell, kind="stable")]
+        counts = self.backend.to_host(xp.bincount(cell, minlength=self.layout.cells))
+        return np.split(index, np.cumsum(counts)[:-1].tolist())
 
     def _exchange_counts(self, counts):
         """Ghosts that arrive: (ranks, local cells, views) int64 from (cells, views)."""
@@ -85,7 +86,7 @@ class Ghosts:
     def _exchange_records(self, works, counts, arrived):
         """Send projected splats and ids; (n, 12 + id) reals that arrived."""
         width = SPLAT + self.id_width
-        records = np.empty((int(counts.sum()), width), self.backend.real)
+        records = self.backend.xp.empty((int(counts.sum()), width), self.backend.real)
         start = 0
         for row in self.sent:
             for v, index in enumerate(row):
@@ -113,21 +114,23 @@ class Ghosts:
     def _part(self, work, v, k, cell):
         """Own splats and ghosts of one local cell in one view."""
         low, high = self.layout.offsets[k], self.layout.offsets[k + 1]
-        first, last = (int(x) for x in np.searchsorted(work.splats.rows, [low, high]))
+        xp = self.backend.xp
+        ends = xp.searchsorted(work.splats.rows, xp.asarray([low, high], work.splats.rows.dtype))
+        first, last = self.backend.to_host(ends).tolist()
         own = work.splats.slice(first, last)
         ghosts = [self.records[rows] for rows in self._slices(k, v)]
         ghosts = [rows for rows in ghosts if len(rows)]
         if not ghosts:
             return CellPart(cell, first, last, own)
-        ghosts = np.concatenate(ghosts)
-        ids = np.ascontiguousarray(ghosts[:, SPLAT:]).view(np.int64).ravel()
-        rows = np.concatenate([own.rows, np.full(len(ids), -1, np.int32)])
-        data = np.concatenate([own.data, ghosts[:, :SPLAT]])
-        return CellPart(cell, first, last, Splats(rows, data, np.concatenate([own.ids, ids])))
+        ghosts = xp.concatenate(ghosts)
+        ids = xp.ascontiguousarray(ghosts[:, SPLAT:]).view(np.int64).ravel()
+        rows = xp.concatenate([own.rows, xp.full(len(ids), -1, np.int32)])
+        data = xp.concatenate([own.data, ghosts[:, :SPLAT]])
+        return CellPart(cell, first, last, Splats(rows, data, xp.concatenate([own.ids, ids])))
 
     def _collect(self, works, gradients):
         """Gradients of ghosts in the order in which the ghosts arrived."""
-        back = np.empty((len(self.records), SPLAT_GRADIENT), self.backend.real)
+        back = self.backend.xp.empty((len(self.records), SPLAT_GRADIENT), self.backend.real)
         for v, work in enumerate(works):
             for k, part in enumerate(work.parts):
                 start = part.own

@@ -20,7 +20,7 @@ class Layers:
     """Partial tiles of one view and who stands before whom."""
 
     pool: np.ndarray  # (rows, 4, 256): this rank's partials first, then those that arrived
-    slots: np.ndarray  # (tiles, layers) int32 rows of pool in visibility order, -1: nothing
+    slots: np.ndarray  # (tiles, layers) int32 on the host: rows of pool in visibility order or -1
     own: int  # rows of this rank
 
 
@@ -31,7 +31,7 @@ class Overlap(Compositor):
 
     def __init__(self, backend, exchange, layout, background):
         self.backend, self.exchange, self.layout = backend, exchange, layout
-        self.background = np.asarray(background, backend.real)
+        self.background = backend.to_device(np.asarray(background, backend.real))
 
     def compose(self, works, rules):
         """See Compositor.compose."""
@@ -42,8 +42,9 @@ class Overlap(Compositor):
         composed = []
         for v, (work, wanted) in enumerate(zip(works, demands)):
             tiles = np.flatnonzero(wanted.needed[layout.rank]).astype(np.int32)
-            layers = self._layers(work, held[v], arrived[v], tiles)
-            image, _ = self.backend.compose(layers.pool, layers.slots, self.background)
+            layers = self._layers(work, arrived[v], tiles)
+            slots = self.backend.to_device(layers.slots)
+            image, _ = self.backend.compose(layers.pool, slots, self.background)
             supervised = wanted.supervised[layout.rank]
             counted = supervised & (wanted.counted == layout.rank)
             composed.append(Composed(work.camera, tiles, image, supervised, counted, layers))
@@ -55,26 +56,27 @@ class Overlap(Compositor):
         for work, view, gradient in zip(works, composed, gradients):
             layers = view.state
             wanted = np.where(layers.slots < layers.own, layers.slots, -1).astype(np.int32)
+            slots, wanted = (self.backend.to_device(a) for a in (layers.slots, wanted))
             rows = self.backend.compose_backward(
-                layers.pool, layers.slots, self.background, gradient, wanted, layers.own
+                layers.pool, slots, self.background, gradient, wanted, layers.own
             )
-            bounds = np.cumsum([len(part.partial.tiles) for part in work.parts])[:-1]
-            out.append(np.split(rows, bounds))
+            bounds = np.cumsum([len(part.held) for part in work.parts])[:-1]
+            out.append(np.split(rows, bounds.tolist()))
         return out
 
     def _exchange(self, works, held, demands):
         """Move partial tiles. Returns per view a list of (cell, tiles, pixels) from others."""
         layout = self.layout
-        streams = [self._outgoing(works, held, demands, rank) for rank in range(layout.ranks)]
+        streams = [self._outgoing(works, demands, rank) for rank in range(layout.ranks)]
         counts = np.array([sum(map(len, stream)) for stream in streams], np.int64)
         incoming = [self._incoming(works, held, demands, rank) for rank in range(layout.ranks)]
         expected = np.array([sum(size for *_, size in rows) for rows in incoming], np.int64)
-        empty = np.zeros(0, self.backend.real)
-        flat = np.concatenate([empty] + [block for stream in streams for block in stream])
+        blocks = [self.backend.zeros(0)] + [block for stream in streams for block in stream]
+        flat = self.backend.xp.concatenate(blocks)
         flat, _ = self.exchange.alltoallv("streams", flat, counts, expected)
         return self._unpack(works, incoming, flat)
 
-    def _outgoing(self, works, held, demands, rank):
+    def _outgoing(self, works, demands, rank):
         """Blocks for one rank: view after view, local cell after local cell."""
         if rank == self.layout.rank:
             return []
@@ -82,11 +84,11 @@ class Overlap(Compositor):
         for v, work in enumerate(works):
             needed = demands[v].needed[rank]
             for part in work.parts:
-                index = np.flatnonzero(needed[part.partial.tiles]).astype(np.int32)
+                index = np.flatnonzero(needed[part.held]).astype(np.int32)
                 if len(index):
-                    tiles = np.ascontiguousarray(part.partial.tiles[index])
+                    rows, tiles = map(self.backend.to_device, (index, part.held[index]))
                     pixels = part.partial.pixels
-                    blocks.append(self.backend.pack(pixels, index, tiles, work.camera))
+                    blocks.append(self.backend.pack(pixels, rows, tiles, work.camera))
         return blocks
 
     def _incoming(self, works, held, demands, rank):
@@ -108,18 +110,20 @@ class Overlap(Compositor):
         arrived, start = [[] for _ in works], 0
         for rows in incoming:
             for v, cell, tiles, size in rows:
-                pixels = np.empty((len(tiles), 4, 256), self.backend.real)
-                self.backend.unpack(flat[start : start + size], tiles, works[v].camera, pixels)
+                pixels = self.backend.zeros((len(tiles), 4, 256))
+                stream = flat[start : start + size]
+                device_tiles = self.backend.to_device(tiles)
+                self.backend.unpack(stream, device_tiles, works[v].camera, pixels)
                 arrived[v].append((cell, tiles, pixels))
                 start += size
         return arrived
 
-    def _layers(self, work, held, arrived, tiles):
+    def _layers(self, work, arrived, tiles):
         """Stack own and received partials of a view in visibility order."""
-        own = [(part.cell, part.partial.tiles, part.partial.pixels) for part in work.parts]
+        own = [(part.cell, part.held, part.partial.pixels) for part in work.parts]
         blocks = own + arrived
-        empty = np.zeros((0, 4, 256), self.backend.real)
-        pool = np.concatenate([empty] + [pixels for _, _, pixels in blocks])
+        empty = self.backend.zeros((0, 4, 256))
+        pool = self.backend.xp.concatenate([empty] + [pixels for _, _, pixels in blocks])
         starts = np.concatenate([[0], np.cumsum([len(block[1]) for block in blocks])])
         place = np.full(work.camera.tile_count, -1, np.int64)
         place[tiles] = np.arange(len(tiles))

@@ -57,7 +57,8 @@ class ImageCache:
         next calls, soonest first; they are decoded in the background as far as the budget
         reaches. Arrays stay valid until the next fetch. Raises the UserError of decode on all
         ranks, also when decoding failed in the background, and UserError when the views
-        together exceed the budget.
+        together exceed the budget. Any other exception is raised as it is where it happened,
+        and told to the other ranks as a UserError.
         """
         wanted = list(dict.fromkeys(view_indices))
         ahead = [view for view in dict.fromkeys(upcoming) if view not in set(wanted)]
@@ -170,6 +171,8 @@ class ImageCache:
         if text is not None:
             for view in open_views:
                 self._drop(view)
+            if mine is not None and not isinstance(mine, UserError):
+                raise mine  # a fault of the program: its traceback ends the job
             raise UserError(text) from mine
         for view in open_views:
             self.entries[view].settled = True

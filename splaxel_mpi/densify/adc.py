@@ -1,12 +1,18 @@
 """Adaptive density control: clone, split, prune, opacity reset (paper section 2 and its source,
 3DGS section 5)."""
 
+import logging
+import math
+
 import numpy as np
 
+from ..arrays import module_of
 from ..scene.gaussians import Gaussians
 from ..scene.identity import child_ids, normal
-from ..schedule.events import crossed
+from ..schedule.events import crossed, latest
 from .base import Densifier
+
+log = logging.getLogger(__name__)
 
 # A split Gaussian becomes two of this fraction of its size, as 3DGS has it.
 SPLIT_SHRINK = 1.6
@@ -17,27 +23,35 @@ class AdaptiveDensity(Densifier):
 
     name = "adc"
 
-    def __init__(self, settings, extent):
-        self.settings, self.extent = settings, extent
+    def __init__(self, settings, extent, seed):
+        self.settings, self.extent, self.seed = settings, extent, seed
 
-    def _growing(self, before, after, total):
-        inside = self.settings.start < after < self.settings.stop * total
-        return inside and crossed(before, after, self.settings.every)
+    def _growth(self, before, after, total):
+        """Image count of the growth event that lies between two counts, None without one."""
+        end = self._end(after, total)
+        return latest(max(before, self.settings.start), end, self.settings.every)
 
     def _resetting(self, before, after, total):
-        inside = after < self.settings.stop * total
-        return inside and crossed(before, after, self.settings.reset_every)
+        return crossed(before, self._end(after, total), self.settings.reset_every)
+
+    def _end(self, after, total):
+        """Last image count that may have an event. None at the end of a run, where no step
+        follows that could put right what an event disturbs."""
+        stop = math.ceil(self.settings.stop * total) - 1
+        return min(after, stop) if after < total else 0
 
     def due(self, before, after, total):
         """See Densifier.due."""
-        return self._growing(before, after, total) or self._resetting(before, after, total)
+        growth = self._growth(before, after, total)
+        return growth is not None or self._resetting(before, after, total)
 
     def apply(self, state, before, after, total):
         """See Densifier.apply."""
         done = dict(cloned=0, split=0, pruned=0, reset=0)
-        if self._growing(before, after, total):
-            done.update(self._grow(state, after))
-            done["pruned"] = self._prune(state, after)
+        event = self._growth(before, after, total)
+        if event is not None:
+            done.update(self._grow(state, event))
+            done["pruned"] = self._prune(state, event)
             state.norm[:], state.count[:] = 0, 0
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
@@ -45,28 +59,30 @@ class AdaptiveDensity(Densifier):
 
     def _grow(self, state, images):
         """Clone small and split large Gaussians whose mean screen gradient is high."""
-        gaussians = state.gaussians
-        mean = state.norm / np.maximum(state.count, 1)
-        high = mean > self.settings.threshold
-        small = np.exp(gaussians.scales.max(1)) <= self.settings.size * self.extent
-        clone, split = np.flatnonzero(high & small), np.flatnonzero(high & ~small)
+        gaussians, xp = state.gaussians, module_of(state.norm)
+        high = state.norm > self.settings.threshold * xp.maximum(state.count, 1)
+        small = xp.exp(gaussians.scales.max(1)) <= self.settings.size * self.extent
+        clone, split = xp.flatnonzero(high & small), xp.flatnonzero(high & ~small)
         children = [_clones(gaussians, clone, images)]
-        children += [_halves(gaussians, split, images, k) for k in (1, 2)]
-        keep = np.ones(len(gaussians), bool)
+        children += [_halves(gaussians, split, images, k, self.seed) for k in (1, 2)]
+        keep = xp.ones(len(gaussians), bool)
         keep[split] = False
-        _replace(state, keep, Gaussians.concatenate(children))
+        _replace(state, keep, Gaussians.concatenate(children, xp))
         return dict(cloned=len(clone), split=len(split))
 
     def _prune(self, state, images):
         """Drop Gaussians that are nearly transparent, oversized or not finite."""
-        gaussians, settings = state.gaussians, self.settings
-        opacity = 1 / (1 + np.exp(-gaussians.opacities[:, 0]))
-        keep = opacity >= settings.prune_opacity
+        gaussians, settings, xp = state.gaussians, self.settings, module_of(state.norm)
+        keep = 1 / (1 + xp.exp(-gaussians.opacities[:, 0])) >= settings.prune_opacity
+        finite = xp.ones(len(gaussians), bool)
         for _, array in gaussians.groups():
-            keep &= np.isfinite(array).all(1)
+            finite &= xp.isfinite(array).all(1)
+        if not finite.all():
+            log.warning("%d Gaussians are not finite and are removed", int((~finite).sum()))
+        keep &= finite
         # sizes are trusted only after a reset has thinned out what hides behind opaque ones
         if settings.reset_every and images > settings.reset_every:
-            keep &= np.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent
+            keep &= xp.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent
         _replace(state, keep, None)
         return int(len(keep) - keep.sum())
 
@@ -74,7 +90,7 @@ class AdaptiveDensity(Densifier):
         """Lower every opacity to reset_opacity and forget its moments."""
         top = np.log(self.settings.reset_opacity / (1 - self.settings.reset_opacity))
         opacities = state.gaussians.opacities
-        np.minimum(opacities, opacities.dtype.type(top), out=opacities)
+        module_of(opacities).minimum(opacities, opacities.dtype.type(top), out=opacities)
         state.first["opacities"][:] = 0
         state.second["opacities"][:] = 0
         return len(opacities)
@@ -83,30 +99,32 @@ class AdaptiveDensity(Densifier):
 def _clones(gaussians, rows, images):
     """Copies of rows under new ids."""
     out = gaussians.take(rows)
-    out.ids = child_ids(gaussians.ids[rows], images, 0)
+    out.ids = child_ids(gaussians.ids[rows], images, 0, module_of(rows))
     return out
 
 
-def _halves(gaussians, rows, images, k):
+def _halves(gaussians, rows, images, k, seed):
     """The k-th (1 or 2) child of each split row: drawn from the parent, shrunk."""
-    out = gaussians.take(rows)
-    ids = gaussians.ids[rows]
-    offset = normal(ids, images, k, 0).astype(out.dtype) * np.exp(out.scales)
-    out.means += np.einsum("nij,nj->ni", rotations(out.quats), offset)
+    xp = module_of(rows)
+    out, ids = gaussians.take(rows), gaussians.ids[rows]
+    offset = normal(ids, images, k, seed, xp).astype(out.dtype) * xp.exp(out.scales)
+    out.means += (rotations(out.quats) * offset[:, None, :]).sum(2)
     out.scales -= out.dtype.type(np.log(SPLIT_SHRINK))
-    out.ids = child_ids(ids, images, k)
+    out.ids = child_ids(ids, images, k, xp)
     return out
 
 
 def rotations(quats):
     """Rotation matrices (n, 3, 3) of quaternions (n, 4), w first, any length but zero."""
-    w, x, y, z = (quats / np.maximum(np.linalg.norm(quats, axis=1, keepdims=True), 1e-12)).T
+    xp = module_of(quats)
+    length = xp.sqrt((quats * quats).sum(1, keepdims=True))
+    w, x, y, z = (quats / xp.maximum(length, 1e-12)).T
     rows = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
         [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
         [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
     ]
-    return np.moveaxis(np.array(rows, quats.dtype), 2, 0)
+    return xp.stack([xp.stack(row, axis=-1) for row in rows], axis=1)
 
 
 def _replace(state, keep, children):
@@ -114,9 +132,9 @@ def _replace(state, keep, children):
     gaussians, extras = state.gaussians.take(keep), state.extras()
     extras = {name: array[keep] for name, array in extras.items()}
     if children is not None and len(children):
-        count = len(children)
-        gaussians = Gaussians.concatenate([gaussians, children])
+        count, xp = len(children), module_of(keep)
+        gaussians = Gaussians.concatenate([gaussians, children], xp)
         for name, array in extras.items():
-            new = np.zeros((count, *array.shape[1:]), array.dtype)
-            extras[name] = np.concatenate([array, new])
+            new = xp.zeros((count, *array.shape[1:]), array.dtype)
+            extras[name] = xp.concatenate([array, new])
     state.set_rows(gaussians, extras, state.offsets)

@@ -4,9 +4,9 @@
 class Densifier:
     """Grows and prunes Gaussians at events that count images.
 
-    Created with (settings, extent): the densify section and the scene extent. Decisions and
-    draws depend on a Gaussian's own arrays, its id and the image count, never on ranks, so
-    any rank count makes the same scene.
+    Created with (settings, extent, seed): the densify section, the scene extent and the seed of
+    the run. Decisions and draws depend on a Gaussian's own arrays, its id, the image count and
+    the seed, never on ranks, so any rank count makes the same scene.
     """
 
     name = ""

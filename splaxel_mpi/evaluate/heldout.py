@@ -31,7 +31,7 @@ def render_views(renderer, gaussians, cameras, degree, start=0):
     for i, (view, root) in enumerate(zip(composed, roots)):
         if root == rank:
             camera = view.camera
-            image = to_image(view.tiles, view.image, camera)
+            image = to_image(view.tiles, renderer.backend.to_host(view.image), camera)
             yield i, image[:, : camera.height, : camera.width].transpose(1, 2, 0)
 
 

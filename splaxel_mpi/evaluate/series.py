@@ -90,11 +90,7 @@ class Series:
             self.note(name, value.ndim + 1)
         self.waiting.append(values)
         if time.monotonic() - self.written >= self.pause:
-            try:
-                self.flush()
-            except UserError as error:  # training is worth more; close tries once more
-                self.written = time.monotonic()
-                log.warning("%s; its rows are kept in memory", error)
+            self.try_flush()
 
     def check(self, name, value):
         """ValueError where a value cannot stand in the series of this name."""
@@ -110,6 +106,14 @@ class Series:
         if name not in self.shapes:
             self.shapes[name] = ndim
             self.groups |= parents(name)
+
+    def try_flush(self):
+        """``flush``; where that fails, a warning: training is worth more, and close tries again."""
+        try:
+            self.flush()
+        except UserError as error:
+            self.written = time.monotonic()
+            log.warning("%s; its rows are kept in memory", error)
 
     def flush(self):
         """Write all waiting rows. Raises UserError, and keeps them, when that fails."""

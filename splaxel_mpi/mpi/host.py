@@ -44,10 +44,14 @@ class HostExchange(Exchange):
                 self.bytes[kind] += counts.nbytes - counts.itemsize
             received = _counts(received, self.comm.size)
             _fit(received)
-            out = np.empty(received.sum(), data.dtype)
+            out = self._empty(received.sum(), data.dtype)
             self._alltoallv(data, counts, out, received)
             self.bytes[kind] += int(counts.sum() - counts[self.comm.rank]) * data.itemsize
         return out, received
+
+    def _empty(self, shape, dtype):
+        """Host memory for what an alltoallv brings."""
+        return np.empty(shape, dtype)
 
     def _alltoallv(self, data, counts, out, received):
         """Own segment by copy, the others by MPI."""

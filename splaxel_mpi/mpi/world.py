@@ -1,6 +1,7 @@
 """The world of ranks: how it starts, how ranks agree, and an end that leaves no rank behind."""
 
 import atexit
+import faulthandler
 import os
 import sys
 import threading
@@ -40,8 +41,9 @@ def init():
     """Start MPI, if it is not, and return COMM_WORLD.
 
     From here on an uncaught exception of any rank, in any of its threads, ends the whole job;
-    a clean exit finalizes. Only the main thread may call MPI. Raises UserError without MPI or
-    when the launcher started more processes than the library sees.
+    a crash below Python (a segmentation fault) shows where it was; a clean exit finalizes. Only
+    the main thread may call MPI. Raises UserError without MPI or when the launcher started more
+    processes than the library sees.
     """
     global _ending
     MPI = load_mpi()
@@ -54,6 +56,8 @@ def init():
         raise UserError(problem)
     if _ending is None:
         _ending = comm.Dup()
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)  # after MPI, which puts up handlers of its own
     sys.excepthook = _excepthook
     threading.excepthook = _thread_excepthook
     return comm

@@ -33,9 +33,9 @@ class Layout:
         """Number of cells in the whole scene."""
         return self.tree.cells
 
-    def cells_of(self, rows):
-        """Cell that stores each of this rank's rows, (n,) int32."""
-        place = np.searchsorted(self.offsets[1:], rows, side="right")
+    def cells_of(self, rows, xp=np):
+        """Cell that stores each of this rank's rows, (n,) int32; rows and result are xp's."""
+        place = xp.searchsorted(xp.asarray(self.offsets[1:]), rows, side="right")
         return (place + self.local.start).astype(np.int32)
 
     def cells_per_rank(self):

@@ -41,6 +41,11 @@ class Gaussians:
         arrays = {name: array[rows] for name, array in self.groups()}
         return Gaussians(**arrays, ids=self.ids[rows])
 
+    def map(self, function):
+        """The same Gaussians with function applied to every array."""
+        arrays = {name: function(array) for name, array in self.groups()}
+        return Gaussians(**arrays, ids=function(self.ids))
+
     @staticmethod
     def empty(count, dtype=np.float32, xp=np):
         """Zeroed arrays for count Gaussians (ids are -1)."""

@@ -9,6 +9,10 @@ from splaxel_mpi.scene.gaussians import Gaussians
 SH_C0 = 0.28209479177387814  # 1 / (2 sqrt(pi)), the constant of SH band 0
 SQUARED_DISTANCE_FLOOR = 1e-7  # of 3DGS, keeps the scale of coincident points above zero
 NEIGHBOURS = 3
+EXTENT_MARGIN = 1.1  # of 3DGS
+# Cameras closer together than this share of their distance to the points are at one place: poses
+# are not known better, so such a baseline is rounding.
+ONE_PLACE = 1e-6
 
 
 def neighbour_distances(positions, workers=1):
@@ -57,13 +61,21 @@ def initial_gaussians(
     return out
 
 
-def scene_extent(camera_centers):
+def scene_extent(camera_centers, positions=()):
     """Size of a scene in world units, the unit of the position learning rate: 1.1 times the
     largest distance of a camera from their mean.
 
-    camera_centers: (views, 3). Raises ValueError when there is none.
+    camera_centers: (views, 3); positions: (n, 3) of the points. Where all cameras stand at one
+    place (a single view, a panorama) it is 1.1 times the median distance of the points from it:
+    with an extent of 0 nothing would move and everything be too large. Raises ValueError when
+    there is no camera.
     """
     centers = np.asarray(camera_centers, np.float64).reshape(-1, 3)
     if not len(centers):
         raise ValueError("a scene without cameras has no extent")
-    return 1.1 * float(np.linalg.norm(centers - centers.mean(axis=0), axis=1).max())
+    mean = centers.mean(axis=0)
+    extent = float(np.linalg.norm(centers - mean, axis=1).max())
+    if len(positions):
+        distance = float(np.median(np.linalg.norm(positions - mean, axis=1)))
+        extent = extent if extent > ONE_PLACE * distance else distance
+    return EXTENT_MARGIN * extent

@@ -27,6 +27,11 @@ from .saving import Saver
 from .start import from_checkpoint, from_points
 from .world import make_world
 
+ROUNDED = (
+    "model.ply holds float32 positions in steps of %.3g at these coordinates; checkpoints hold "
+    "them exactly, less run/origin %s"
+)
+
 
 def run(config, resume, comm):
     """Train as the configuration says and write everything that comes out. Collective.
@@ -36,16 +41,25 @@ def run(config, resume, comm):
     """
     world = make_world(config, comm)
     data = read_data(config, world)
-    folder = open_folder(config, resume, world)
-    logger = log.setup(folder / "log.txt", world.rank, world.ranks)
-    for note in world.notes:
-        logger.info(note)
-    trainer = prepare(config, resume, world, data, folder)
-    logger.info(_opening(trainer, data, folder))
-    if not trainer.state.images_seen:
-        trainer.recorder.start_from(trainer.evaluate())
-    trainer.run()
-    finish(trainer, data, folder, logger)
+    cache = make_cache(config, world, data)
+    with open_folder(config, resume, world) as (folder, aside):
+        logger = log.setup(folder / "log.txt", world.rank, world.ranks)
+        for note in world.notes:
+            logger.info(note)
+        if aside:
+            logger.info("the earlier run of this name is now %s", aside)
+        trainer = prepare(config, resume, world, data, cache, folder)
+        logger.info(_opening(trainer, data, folder))
+        seen = trainer.state.images_seen
+        if not seen:
+            trainer.recorder.start_from(trainer.evaluate())
+        elif seen >= config.train.images:
+            logger.info(
+                "nothing is left to train: %d images were seen, train.images is %d",
+                seen, config.train.images,
+            )  # fmt: skip
+        trainer.run()
+        finish(trainer, data, folder, logger)
 
 
 def read_data(config, world):
@@ -69,13 +83,20 @@ def read_data(config, world):
             test=found.test,
             origin=found.origin,
             content_id=found.content_id,
-            extent=scene_extent(centers),
+            extent=scene_extent(centers, found.points.positions),
         )
 
     return SimpleNamespace(**on_root(world.comm, read), points=points)
 
 
-def prepare(config, resume, world, data, folder):
+def make_cache(config, world, data):
+    """Image cache of the node. Collective."""
+    # each rank sees the free memory of another moment, but all must keep the same images
+    budget = config.data.cache or min(world.node.allgather(default_budget()))
+    return ImageCache(data.views, world.node, budget)
+
+
+def prepare(config, resume, world, data, cache, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
     if resume:
@@ -84,15 +105,15 @@ def prepare(config, resume, world, data, folder):
         chain = [*stored.config_chain, stored.config]
     else:
         state, tree = from_points(data.points, config, world)
+    state.move(world.backend.to_device)
     batch = stored.batch if stored and not config.train.batch else config.train.batch
-    cache = ImageCache(data.views, world.node, config.data.cache or default_budget())
     trainer = Trainer(
         world, config, data.views, data.train, data.test, cache, batch or world.ranks
     )
     trainer.state, trainer.tree = state, tree
     trainer.renderer = make_renderer(config, world, tree, state)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
-    trainer.densifier = make_densifier(config.densify, data.extent)
+    trainer.densifier = make_densifier(config.densify, data.extent, config.run.seed)
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
     facts = dict(
@@ -152,7 +173,10 @@ def finish(trainer, data, folder, logger):
     quality = trainer.evaluate(folder / "pictures")
     recorder.quality(quality, trainer.state.images_seen)
     recorder.close()
-    write_ply(folder / "model.ply", trainer.state.gaussians, data.origin, world.comm)
+    gaussians = trainer.state.gaussians.map(world.backend.to_host)
+    write_ply(folder / "model.ply", gaussians, data.origin, world.comm)
+    if data.origin.any():
+        logger.info(ROUNDED, np.spacing(np.float32(np.abs(data.origin).max())), data.origin)
     count = np.array([len(trainer.state.gaussians)], np.int64)
     count = int(world.exchange.allreduce("figures", count)[0])
     if world.is_root:
@@ -167,6 +191,7 @@ def finish(trainer, data, folder, logger):
             seconds=seconds,
             images_per_second=rate,
             bytes_exchanged=moved,
+            origin=data.origin,
         )
         logger.info("results are in %s: model.ply, summary.json, pictures/, metrics.h5", folder)
     trainer.cache.close()

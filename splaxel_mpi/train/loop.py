@@ -65,10 +65,13 @@ class Trainer:
         if crossed(before, after, config.log.every) or last:
             rate = self.optimizer.rate("means", after)
             self.recorder.report(self.state, self.renderer, {"position_rate": rate})
+            if last or self.recorder.images >= len(self.train):
+                self.recorder.check_visible(self.state)
         self.recorder.tick(after)
         if crossed(before, after, config.evaluate.every) and not last:
             self.recorder.quality(self.evaluate(), after)
         if crossed(before, after, config.checkpoint.every) and not last:
+            self.recorder.check_finite(self.state)
             self.save(self)
 
     def densify(self, before, after):
@@ -77,7 +80,7 @@ class Trainer:
             done = self.densifier.apply(self.state, before, after, self.config.train.images)
             self.state.migrate(self.tree, self.world.exchange)
         self.set_layout()
-        self.recorder.densified(done)
+        self.recorder.densified(done, self.state)
 
     def set_layout(self):
         """Tell the renderer where the rows of each cell lie now."""

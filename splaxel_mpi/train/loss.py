@@ -26,9 +26,11 @@ def view_loss(backend, composed, photo, ssim_weight):
     camera = composed.camera
     rect = bounding_rect(composed.supervised, camera, SSIM_REACH)
     if rect[0] == rect[2]:
-        return ViewLoss(np.zeros_like(composed.image), 0.0, 0.0, 0.0)
-    image = to_image(composed.tiles, composed.image, camera)
-    tiles = composed.supervised.astype(np.uint8)
+        return ViewLoss(backend.xp.zeros_like(composed.image), 0.0, 0.0, 0.0)
+    place = backend.to_device(composed.tiles)
+    image = to_image(place, composed.image, camera, backend.xp)
+    tiles, photo = map(backend.to_device, (composed.supervised.astype(np.uint8), photo))
     gradient, sums = backend.loss(image, photo, camera, tiles, rect, ssim_weight)
-    l1, dissimilarity, error = sums[composed.counted].sum(0) / (3 * camera.width * camera.height)
-    return ViewLoss(to_tiles(composed.tiles, gradient, camera), l1, dissimilarity, error)
+    sums = backend.to_host(sums)[composed.counted].sum(0)
+    shares = sums / (3 * camera.width * camera.height)
+    return ViewLoss(to_tiles(place, gradient, camera, backend.xp), *shares.tolist())

@@ -17,16 +17,15 @@ class Optimizer:
     """One update a batch: gradients / B, rates x sqrt(B), epsilon / sqrt(B), betas^B.
 
     settings: the train section; extent: of the scene, in its unit (scales the position rate);
-    batch: B. ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all.
+    batch: B of all updates but the last of a run, which may have fewer images.
+    ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all.
     """
 
     def __init__(self, backend, settings, extent, batch):
         self.backend, self.settings, self.extent, self.batch = backend, settings, extent, batch
-        self.betas = settings.beta1**batch, settings.beta2**batch
-        self.epsilon = settings.epsilon / math.sqrt(batch)
 
-    def rate(self, name, images_seen):
-        """Learning rate of a group after so many images, batch rule included.
+    def rate(self, name, images_seen, views=None):
+        """Learning rate of a group after so many images, for ``views`` images (None: a batch).
 
         The position rate falls log-linearly to position_final of itself over the run.
         """
@@ -34,12 +33,17 @@ class Optimizer:
         if name == "means":
             done = min(1.0, images_seen / self.settings.images)
             rate *= self.extent * self.settings.rates.position_final**done
-        return rate * math.sqrt(self.batch)
+        return rate * math.sqrt(views or self.batch)
 
     def step(self, state, gradients, views):
-        """Update state in place from gradients summed over ``views`` images."""
+        """Update state in place from gradients summed over ``views`` images, which follow the
+        state.images_seen before them."""
+        settings = self.settings
         state.step += 1
-        seen = gradients.seen if self.settings.optimizer == "selective" else None
+        seen = gradients.seen if settings.optimizer == "selective" else None
+        # moments have decayed by beta^images, whatever the sizes of the batches: this many
+        # batches of the present size
+        steps = (state.images_seen + views) / views
         for name, parameter in state.gaussians.groups():
             self.backend.adam(
                 parameter,
@@ -47,9 +51,9 @@ class Optimizer:
                 state.first[name],
                 state.second[name],
                 seen,
-                self.rate(name, state.images_seen),
-                self.betas,
-                self.epsilon,
-                state.step,
+                self.rate(name, state.images_seen, views),
+                (settings.beta1**views, settings.beta2**views),
+                settings.epsilon / math.sqrt(views),
+                steps,
                 1.0 / views,
             )

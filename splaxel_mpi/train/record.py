@@ -7,6 +7,8 @@ import time
 
 import numpy as np
 
+from ..errors import UserError
+
 log = logging.getLogger(__name__)
 
 class Recorder:
@@ -22,6 +24,7 @@ class Recorder:
         self.start = self.last = time.perf_counter()
         self.spent = self.moved = 0  # seconds and bytes of the run before this process
         self.images, self.shown, self.initial_psnr = 0, {}, math.nan
+        self.visible = 0  # splats of all views reported by this process, over all ranks
         self.before = self._totals()
 
     def add(self, views, shares):
@@ -69,14 +72,15 @@ class Recorder:
     def report(self, state, renderer, rates):
         """Reduce what was collected over ranks and write it. Collective.
 
-        Raises FloatingPointError naming the view when a loss is not a finite number.
+        Raises UserError when training has diverged (a loss or a Gaussian is not finite).
         """
         exchange = self.world.exchange
         figures = exchange.allreduce("figures", np.concatenate(self.shares))
         self._check(figures, state)
+        self.check_finite(state)
         l1, dissimilarity, error = figures.mean(0)
-        local = self._rank_figures(state, renderer)
-        ranks = exchange.allgather("figures", np.array(list(local.values()), np.float64))
+        names, ranks = self._gather(self._rank_figures(state, renderer))
+        self.visible += int(ranks[:, names.index("visible")].sum())
         if self.world.is_root:
             row = dict(
                 images_seen=state.images_seen,
@@ -89,19 +93,45 @@ class Recorder:
                 images_per_second=len(self.views) / (time.perf_counter() - self.last),
                 **rates,
             )
-            row.update(self._spread(local, ranks))
+            row.update(self._spread(names, ranks))
             self.series.append(row)
             self.shown = dict(
-                loss=row["loss"], psnr=row["psnr"], gaussians=int(ranks[:, 0].sum())
+                loss=row["loss"],
+                psnr=row["psnr"],
+                gaussians=int(ranks[:, names.index("gaussians")].sum()),
             )
         self.views, self.shares, self.last = [], [], time.perf_counter()
 
     def _check(self, figures, state):
         broken = np.flatnonzero(~np.isfinite(figures).all(1))
         if len(broken):
-            raise FloatingPointError(
-                f"the loss of view {self.views[broken[0]].name} is not a finite number "
-                f"near image {state.images_seen}"
+            raise UserError(
+                f"the loss of view {self.views[broken[0]].name} is not a finite number near image "
+                f"{state.images_seen}: training diverged; lower train.rates"
+            )
+
+    def check_finite(self, state):
+        """Raise UserError on all ranks when a parameter of any rank's Gaussians is not finite, so
+        that no broken model is stored. Collective."""
+        # a sum is not finite where a value is not, and in double those of float32 cannot overflow
+        with np.errstate(invalid="ignore"):  # inf - inf
+            sums = [float(array.sum(dtype=np.float64)) for _, array in state.gaussians.groups()]
+        broken = (~np.isfinite(sums)).astype(np.int64)
+        broken = self.world.exchange.allreduce("figures", broken, "max")
+        names = [name for (name, _), bad in zip(state.gaussians.groups(), broken) if bad]
+        if names:
+            raise UserError(
+                f"the {' and '.join(names)} of Gaussians are not finite near image "
+                f"{state.images_seen}: training diverged; lower train.rates"
+            )
+
+    def check_visible(self, state):
+        """Raise UserError when no view so far has shown a Gaussian: nothing can be learned."""
+        if not self.visible:
+            raise UserError(
+                f"none of the {self.images} views up to image {state.images_seen} shows a "
+                "Gaussian: the points of the data set lie outside of all photographs or nearer "
+                "than render.near; see that points and poses are of one frame and unit"
             )
 
     def _totals(self):
@@ -112,7 +142,7 @@ class Recorder:
         return {"communication": seconds, "wait": waited, **kinds}
 
     def _rank_figures(self, state, renderer):
-        """This rank's figures since the last report, by name, the same names on all ranks."""
+        """This rank's figures since the last report, by name."""
         totals = self._totals()
         since = {name: value - self.before.get(name, 0) for name, value in totals.items()}
         self.before = totals
@@ -128,6 +158,17 @@ class Recorder:
             **since,
         }
 
+    def _gather(self, local):
+        """Names of all ranks' figures, and their values (ranks, names). Collective.
+
+        A rank has no seconds of a stage that it never entered (one without a cell does not
+        rasterize), so ranks agree on the names first.
+        """
+        found = self.world.comm.allgather(list(local))
+        names = list(dict.fromkeys(name for rank in found for name in rank))
+        values = np.array([local.get(name, 0) for name in names], np.float64)
+        return names, self.world.exchange.allgather("figures", values)
+
     @staticmethod
     def _spread(names, ranks):
         """Minimum, mean and maximum over ranks of each figure."""
@@ -136,13 +177,18 @@ class Recorder:
             for name, column in zip(names, ranks.T)
         }
 
-    def densified(self, done):
-        """Say what an event changed, and follow the new number of Gaussians. Collective."""
+    def densified(self, done, state):
+        """Say what an event changed. Collective; raises UserError when no Gaussian is left."""
         names = sorted(done)
-        local = np.array([done[name] for name in names], np.int64)
-        total = self.world.exchange.allreduce("figures", local)
+        local = np.array([*(done[name] for name in names), len(state.gaussians)], np.int64)
+        *total, left = self.world.exchange.allreduce("figures", local).tolist()
         text = ", ".join(f"{count} {name}" for name, count in zip(names, total) if count)
         log.debug("density control: %s", text or "nothing changed")
+        if not left:
+            raise UserError(
+                f"no Gaussian is left after image {state.images_seen} ({text}); lower "
+                "densify.prune_opacity or train.rates, or raise densify.prune_scale"
+            )
 
     def quality(self, quality, images):
         """Record held-out quality measured during the run (on the root)."""
@@ -154,6 +200,10 @@ class Recorder:
                 f"held-out PSNR {quality.psnr:.2f} dB, SSIM {quality.ssim:.4f} "
                 f"after {images} images"
             )
+
+    def flush(self):
+        """Bring the metrics file up to date; a failure is a warning."""
+        self.series.try_flush()
 
     def close(self):
         """Write what is left and take the progress bar down."""

@@ -1,7 +1,5 @@
 """From Gaussians to composed pixels and back, for the views of one chunk."""
 
-import numpy as np
-
 from ..backends.base import SPLAT_GRADIENT
 from ..compose.base import ViewWork
 from ..compose.ghosts import Ghosts
@@ -81,6 +79,7 @@ class Renderer:
         box = None if self.layout.cells == 1 else self.layout.boxes[part.cell]
         with self.timers("sort"):
             part.lists = self.backend.tile_lists(part.splats, work.camera, box)
+            part.held = self.backend.to_host(part.lists.tiles)
         with self.timers("rasterize"):
             part.partial = self.backend.rasterize(
                 part.splats, part.lists, work.camera, self.stop
@@ -88,8 +87,8 @@ class Renderer:
 
     def _rasterize_backward(self, work, part, seed):
         """Splat gradients of one (view, cell), (n, 9)."""
-        if len(part.lists.tiles) == 0:
-            return np.zeros((len(part.splats), SPLAT_GRADIENT), self.backend.real)
+        if len(part.held) == 0:
+            return self.backend.zeros((len(part.splats), SPLAT_GRADIENT))
         return self.backend.rasterize_backward(
             part.splats, part.lists, part.partial, seed, work.camera, self.stop
         )

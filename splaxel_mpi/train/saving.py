@@ -20,14 +20,15 @@ class Saver:
 
     def __call__(self, trainer):
         """Write a checkpoint of where the trainer stands. Collective."""
+        trainer.recorder.flush()  # a run that goes on from here has the metrics up to here
         world, state, config = trainer.world, trainer.state, trainer.config
-        history = trainer.recorder.history()
+        history, host = trainer.recorder.history(), world.backend.to_host
         stored = Checkpoint(
-            gaussians=state.gaussians,
-            first=state.first,
-            second=state.second,
-            gradient_norm=state.norm,
-            gradient_count=state.count,
+            gaussians=state.gaussians.map(host),
+            first={name: host(array) for name, array in state.first.items()},
+            second={name: host(array) for name, array in state.second.items()},
+            gradient_norm=host(state.norm),
+            gradient_count=host(state.count),
             cell=self._cells(trainer),
             tree=trainer.tree,
             images_seen=state.images_seen,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import module_of
 from ..backends.base import Gradients
 from ..partition.migrate import regroup
 from ..scene.gaussians import GROUPS, Gaussians
@@ -25,16 +26,13 @@ class State:
     @staticmethod
     def fresh(gaussians, offsets):
         """State before the first step: zero moments and statistics."""
-        rows, real = len(gaussians), gaussians.dtype
-        zeros = {name: np.zeros((rows, width), real) for name, width in GROUPS.items()}
-        return State(
-            gaussians,
-            zeros,
-            {name: array.copy() for name, array in zeros.items()},
-            np.zeros(rows, real),
-            np.zeros(rows, np.int32),
-            offsets,
+        rows, real, xp = len(gaussians), gaussians.dtype, module_of(gaussians.means)
+        first, second = (
+            {name: xp.zeros((rows, width), real) for name, width in GROUPS.items()}
+            for _ in range(2)
         )
+        norm, count = xp.zeros(rows, real), xp.zeros(rows, np.int32)
+        return State(gaussians, first, second, norm, count, offsets)
 
     def extras(self):
         """Arrays that travel with the Gaussians, by name."""
@@ -50,12 +48,19 @@ class State:
         self.second = {name: extras[f"second/{name}"] for name in GROUPS}
         self.norm, self.count = extras["norm"], extras["count"]
 
+    def move(self, function):
+        """Apply function (to_device or to_host of a backend) to every array of rows."""
+        extras = {name: function(array) for name, array in self.extras().items()}
+        self.set_rows(self.gaussians.map(function), extras, self.offsets)
+
     def migrate(self, tree, exchange):
         """Send every Gaussian to the owner of the cell of its mean. Collective."""
-        self.set_rows(*regroup(self.gaussians, self.extras(), tree, exchange))
+        xp = module_of(self.norm)
+        self.set_rows(*regroup(self.gaussians, self.extras(), tree, exchange, xp))
 
     def gradients(self):
         """Zeroed Gradients that add to this state's densification statistics."""
-        zeros = {name: np.zeros_like(array) for name, array in self.gaussians.groups()}
-        seen = np.zeros(len(self.gaussians), np.uint8)
+        xp = module_of(self.norm)
+        zeros = {name: xp.zeros_like(array) for name, array in self.gaussians.groups()}
+        seen = xp.zeros(len(self.gaussians), np.uint8)
         return Gradients(**zeros, seen=seen, norm=self.norm, count=self.count)
