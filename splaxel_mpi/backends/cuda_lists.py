@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import DEPTH, SPLAT, TileLists
+from .base import SPLAT, TileLists
 from .cuda_module import kernel
 from .cuda_sort import sort_pairs, sorter
 
@@ -221,7 +221,7 @@ def _blocks(count, size=BLOCK):
     return -(-count // size)
 
 
-_kernel = functools.lru_cache(maxsize=None)(kernel)  # looking a kernel up costs as much as one
+_kernel = functools.lru_cache(maxsize=None)(kernel)  # a look-up costs as much as a launch
 
 
 def _launch(source, name, blocks, threads, *arguments):
