@@ -4,17 +4,20 @@
 using namespace raster;
 
 #ifndef FORWARD_BLOCKS
-#define FORWARD_BLOCKS 6
+#define FORWARD_BLOCKS 5
 #endif
 
 namespace {
 
 #ifndef FORWARD_AHEAD
-#define FORWARD_AHEAD 4
+#define FORWARD_AHEAD 2
 #endif
 constexpr int AHEAD = FORWARD_AHEAD;  // batches whose rows are on their way
 constexpr int RING = 64;   // events of a warp's queue: a batch, and what one leaves over
-constexpr int STRIDE = 4;  // events walked between two looks whether any pixel goes on
+// Events walked between two looks whether any pixel goes on. More hide more of the latency of a
+// long list; fewer waste less behind the end of a short one.
+template <int PX>
+constexpr int STRIDE = PX == 1 ? 8 : 4;
 constexpr float OUTSIDE = -1.0f;  // T of pixels outside the image: below any stop
 
 struct Results {
@@ -88,13 +91,13 @@ struct Forward {
     Results results;
     Room* room;
 
-    // Walks STRIDE events from `head` on.
+    // Walks STRIDE<PX> events from `head` on.
     template <int PX>
     __device__ __forceinline__ void walk(unsigned head, const Patch<PX>& patch,
                                          Pixels<PX, CUT>& pixels) const {
         const float4* slot = room->ring + head % RING * SLOT;
 #pragma unroll
-        for (int k = 0; k < STRIDE; ++k)
+        for (int k = 0; k < STRIDE<PX>; ++k)
             pixels.draw(Event(slot + k * SLOT), patch, results.stop);
     }
 
@@ -150,14 +153,14 @@ struct Forward {
             end_copies();
             note_mask<PX>(unit + base / BATCH, patch.region, mask);
             __syncwarp();
-            for (; tail - head >= STRIDE; head += STRIDE) {
+            for (; tail - head >= STRIDE<PX>; head += STRIDE<PX>) {
                 walk<PX>(head, patch, pixels);
-                if (!pixels.live(results.stop)) return head + STRIDE;
+                if (!pixels.live(results.stop)) return head + STRIDE<PX>;
             }
             __syncwarp();
         }
         if (head == tail) return tail;
-        if (lane < STRIDE - (tail - head)) put_nothing(room->ring + (tail + lane) % RING * SLOT);
+        if (lane < STRIDE<PX> - (tail - head)) put_nothing(room->ring + (tail + lane) % RING * SLOT);
         __syncwarp();
         walk<PX>(head, patch, pixels);
         return tail;
