@@ -93,22 +93,25 @@ def test_equals_host(raster, size, stop):
     check(raster, make.random_splats(camera, 600, np.float32, opacity=(0.02, 0.9)), camera, stop)
 
 
-@pytest.mark.parametrize("heavy", [-1, 10**9])
-def test_equals_host_with_few_and_many_warps(raster, heavy):
+@pytest.mark.parametrize("stop", [0.0, 1e-4])
+@pytest.mark.parametrize("most", [0, 10**9])
+def test_equals_host_with_heavy_and_light_tiles(raster, most, stop):
     """Every tile walked as a heavy one, and none."""
-    raster.heavy_list = raster.heavy_walk = heavy
+    raster.most = most
     camera = make.make_camera(90, 70)
     splats = make.random_splats(camera, 900, np.float32, opacity=(0.02, 0.9))
-    check(raster, splats, camera)
-    raster.heavy_walk = 10**9 - heavy
-    check(raster, splats, camera)
+    check(raster, splats, camera, stop)
 
 
-def test_equals_host_on_long_lists(raster):
-    """Thousands of tiny splats a tile: several batches of masks, partly walked queues."""
+@pytest.mark.parametrize("most", [1024, 10**9])
+@pytest.mark.parametrize("stop", [0.0, 1e-4])
+@pytest.mark.parametrize("opacity", [(0.005, 0.03), (0.02, 0.5)])
+def test_equals_host_on_long_lists(raster, most, stop, opacity):
+    """Thousands of tiny splats a tile: several segments, ended pixels beside others that go on."""
+    raster.most = most
     camera = make.make_camera(40, 24)
-    splats = make.random_splats(camera, 9000, np.float32, sigma=(0.55, 1.2), opacity=(0.005, 0.1))
-    check(raster, splats, camera)
+    splats = make.random_splats(camera, 12000, np.float32, sigma=(0.55, 1.2), opacity=opacity)
+    check(raster, splats, camera, stop)
 
 
 @pytest.mark.parametrize("stop", [0.0, 1e-4])
