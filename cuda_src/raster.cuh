@@ -3,8 +3,9 @@
 // (one a lane), and puts them in a queue in shared memory that all its lanes then walk.
 //
 // Light tiles: four patches of 8 x 8, two pixels a lane. Heavy tiles: eight patches of 4 x 8, one
-// pixel a lane, over two blocks: a long list is walked serially, so fewer and cheaper steps a
-// warp are what ends the last block sooner.
+// pixel a lane: a long list is walked serially, so fewer and cheaper steps a warp are what ends
+// the last one sooner. Their lists are cut into segments, each blended from T = 1 on like the
+// partial pixels of a cell: the backward pass starts at the end of every segment at once.
 #pragma once
 
 #include "math/blend.cuh"
@@ -23,13 +24,17 @@ constexpr int REGIONS = 8;         // of 4 x 8 pixels, in two rows of four: the 
 constexpr int REGION_HEIGHT = 8;
 constexpr int LANE_COLUMNS = 4;    // lanes side by side; eight in a column
 constexpr int PATCHES = 4;         // of a light tile; warps that one entry of the order needs
+#ifndef RASTER_SEGMENT
+#define RASTER_SEGMENT 1024
+#endif
+constexpr int SEGMENT = RASTER_SEGMENT;  // list positions
 constexpr int BATCH = 32;          // splats a warp looks at together
 constexpr int SLOT = 3;            // float4 of a splat, as Splats.data or a queue holds it
 #ifndef RASTER_WARPS
 #define RASTER_WARPS 4             // of a block
 #endif
 
-// Entries of the order of work: 4 held + what of the tile.
+// Entries of the order of work: 4 held + what of the tile, and which segment.
 constexpr int WHOLE = 0, UPPER = 2, LOWER = 3;
 constexpr int KINDS = 4;
 
@@ -181,23 +186,23 @@ __device__ __forceinline__ int warp_most(int value) {
 }
 
 // Masks of a tile start here, in units of REGIONS words: one such unit for every BATCH of its
-// list, so no two tiles share one.
+// list, so no two tiles share one. States of segments likewise, in units of PIXELS.
 __device__ __forceinline__ long long first_mask(long long offset, int held) {
     return offset / BATCH + held;
 }
+__device__ __forceinline__ long long first_state(long long offset, int held) {
+    return offset / SEGMENT + held;
+}
 
-// The calling warp's patch: what entry `unit / PATCHES` of the order says. Calls
-// walk.run<PX>(held, region).
+// Runs the patch of entry `unit / PATCHES` of the order: walk.run<PX>(held, region, segment).
 template <class Walk>
-__device__ __forceinline__ void run_unit(const int* order, const int* count, const Walk& walk) {
-    const int unit = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    if (unit / PATCHES >= *count) return;
-    const int entry = order[unit / PATCHES], part = unit % PATCHES;
-    const int held = entry / KINDS, kind = entry % KINDS;
+__device__ __forceinline__ void run_unit(const int2* order, int unit, const Walk& walk) {
+    const int2 entry = order[unit / PATCHES];
+    const int part = unit % PATCHES, held = entry.x / KINDS, kind = entry.x % KINDS;
     if (kind == WHOLE)
-        walk.template run<2>(held, part / 2 * 4 + part % 2 * 2);
+        walk.template run<2>(held, part / 2 * 4 + part % 2 * 2, entry.y);
     else
-        walk.template run<1>(held, (kind - UPPER) * 4 + part);
+        walk.template run<1>(held, (kind - UPPER) * 4 + part, entry.y);
 }
 
 }  // namespace raster

@@ -4,8 +4,9 @@
 
 using namespace raster;
 
+// Measured on the benchmark city (H200), like the stride.
 #ifndef BACKWARD_BLOCKS
-#define BACKWARD_BLOCKS 4
+#define BACKWARD_BLOCKS 5
 #endif
 #ifndef BACKWARD_STRIDE
 #define BACKWARD_STRIDE 4  // events whose chains of operations overlap
@@ -21,6 +22,7 @@ struct Inputs {
     const float* pixels;     // (held, 4, 256) of the forward pass
     const int* last;         // (held, 256)
     const unsigned* masks;   // (instances / 32 + held, 8)
+    const float4* states;    // (instances / SEGMENT + held, 256)
     const float* gradient;   // (held, 4, 256), dL/d(R, G, B, T)
     float* sums;             // (n, 9), added to
     float* rows;             // (instances, 8, 9): stored there instead, or null
@@ -64,6 +66,26 @@ struct Pixels {
         int most = last[0];
         for (int j = 1; j < PX; ++j) most = max(most, last[j]);
         return warp_most(most);
+    }
+
+    // Goes to the end of a segment of a heavy tile. states: (segments, 256) of the tile, each
+    // segment's C and T alone; latest: segment that ends the patch. As between cells (design
+    // section 5): dL/dC_m = P_m G, dL/dT_m = P_m (G . what lies behind + dL/dT T behind).
+    __device__ __forceinline__ void enter(const float4* states, int segment, int latest) {
+        static_assert(PX == 1, "light tiles have no segments");
+        float behind_r = 0.0f, behind_g = 0.0f, behind_b = 0.0f, behind_t = 1.0f, before = 1.0f;
+        for (int k = latest; k > segment; --k) {
+            const float4 state = states[k * PIXELS];
+            behind_r = fmaf(state.w, behind_r, state.x);
+            behind_g = fmaf(state.w, behind_g, state.y);
+            behind_b = fmaf(state.w, behind_b, state.z);
+            behind_t *= state.w;
+        }
+        for (int k = 0; k < segment; ++k) before *= states[k * PIXELS].w;
+        t[0] = states[segment * PIXELS].w;
+        adjoint[0] = before * fmaf(r[0], behind_r, fmaf(g[0], behind_g,
+                                   fmaf(b[0], behind_b, adjoint[0] * behind_t)));
+        r[0] *= before, g[0] *= before, b[0] *= before;
     }
 
     // Takes a splat away; part: sums over the lane's pixels of change (1, x, x^2) and of
@@ -135,13 +157,14 @@ template <int PX>
 struct Waiting {
     const unsigned* masks;  // of the patch's first region, REGIONS words a batch
     int* queue;             // (WAITING,)
-    int latest, batch;      // position to begin with; batch to look at next
+    int latest;             // position to begin with
+    int batch, first;       // to look at next, and last
     unsigned words;         // masks of 32 batches, a lane a batch
     unsigned head, tail;
 
-    __device__ Waiting(const unsigned* masks_, int* queue_, int latest_)
-        : masks(masks_), queue(queue_), latest(latest_), batch(latest_ / BATCH), words(0),
-          head(0), tail(0) {}
+    __device__ Waiting(const unsigned* masks_, int* queue_, int latest_, int first_)
+        : masks(masks_), queue(queue_), latest(latest_), batch(latest_ / BATCH), first(first_),
+          words(0), head(0), tail(0) {}
 
     __device__ __forceinline__ unsigned word_of(int wanted) const {
         if (wanted < 0) return 0;
@@ -153,7 +176,7 @@ struct Waiting {
     // Holds `count` positions, or all that are left.
     __device__ __forceinline__ void fill(int count) {
         const int lane = threadIdx.x % 32;
-        for (; batch >= 0 && tail - head < count; --batch) {
+        for (; batch >= first && tail - head < count; --batch) {
             const int back = latest / BATCH - batch;
             if (back % 32 == 0) words = word_of(batch - lane);
             const unsigned word = __shfl_sync(EVERY, words, back % 32);
@@ -225,17 +248,23 @@ struct Backward {
     }
 
     template <int PX>
-    __device__ void run(int held, int region) const {
+    __device__ void run(int held, int region, int segment) const {
         const Patch<PX> patch(lists, held, region);
         Pixels<PX, CUT> pixels(lists, inputs, patch);
-        const int latest = pixels.latest();
-        if (latest < 0) return;
+        const int first = segment * SEGMENT;
+        int latest = pixels.latest();
+        if (latest < first) return;
         const Halving halving;
         const int lane = threadIdx.x % 32;
         const long long begin = lists.offsets[held];
         const int* items = lists.items + begin;
+        if constexpr (PX == 1) {
+            const float4* states = inputs.states + first_state(begin, held) * PIXELS;
+            pixels.enter(states + patch.first, segment, latest / SEGMENT);
+            latest = min(latest, first + SEGMENT - 1);
+        }
         Waiting<PX> waiting(inputs.masks + first_mask(begin, held) * REGIONS + region,
-                            room->waiting, latest);
+                            room->waiting, latest, first / BATCH);
         float4* own = room->rows + lane * SLOT;
         // rows come two steps of memory after their positions: both are asked for ahead
         const auto item_of = [&](int position) { return position < 0 ? -1 : items[position]; };
@@ -276,23 +305,32 @@ struct Backward {
 
 template <bool CUT>
 __device__ __forceinline__ void backward(const Lists& lists, const Inputs& inputs,
-                                         const int* order, const int* count) {
+                                         const int2* order, int* count) {
     __shared__ Room rooms[RASTER_WARPS];
-    run_unit(order, count, Backward<CUT>{lists, inputs, rooms + threadIdx.x / 32});
+    const Backward<CUT> walk = {lists, inputs, rooms + threadIdx.x / 32};
+    const int units = count[0] * PATCHES, lane = threadIdx.x % 32;
+    int unit = blockIdx.x * RASTER_WARPS + threadIdx.x / 32;
+    while (unit < units) {
+        int next = gridDim.x * RASTER_WARPS;
+        if (lane == 0) next += atomicAdd(count + 1, 1);
+        run_unit(order, unit, walk);
+        __syncwarp();
+        unit = __shfl_sync(EVERY, next, 0);
+    }
 }
 
 }  // namespace
 
-// order: (2 held,) int32, count: (1,) int32 of raster_order; see Lists and Inputs for the
-// others. A warp a patch: 4 warps an entry of the order.
+// order, count: of raster_order with steps; see Lists and Inputs for the others. A warp a patch,
+// 4 patches an entry of the order: warps take them one after another, count[1] says how many.
 #define BACKWARD_KERNEL(NAME, CUT)                                                              \
     extern "C" __global__ void __launch_bounds__(RASTER_WARPS * 32, BACKWARD_BLOCKS)            \
     NAME(const int* tiles, const long long* offsets, const int* items, const float4* splats,    \
-         const float* intervals, int held, int width, int height, const int* order,             \
-         const int* count, const float* pixels, const int* last, const unsigned* masks,         \
-         const float* gradient, float* sums, float* rows) {                                     \
+         const float* intervals, int held, int width, int height, const int2* order,            \
+         int* count, const float* pixels, const int* last, const unsigned* masks,               \
+         const float4* states, const float* gradient, float* sums, float* rows) {               \
         backward<CUT>({tiles, offsets, items, splats, intervals, held, width, height},          \
-                      {pixels, last, masks, gradient, sums, rows}, order, count);               \
+                      {pixels, last, masks, states, gradient, sums, rows}, order, count);       \
     }
 
 BACKWARD_KERNEL(raster_backward, false)

@@ -1,5 +1,6 @@
 """Rasterizer of the CUDA backend: partial pixels and their gradient on cupy arrays."""
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,8 @@ PIXELS = 256
 REGIONS = 8  # parts of a tile that masks and counts tell apart, see raster.cuh
 BATCH = 32  # list positions that a word of a mask stands for
 WARPS = 4  # of a block, and warps that one entry of the order of work takes
+SEGMENT = 1024  # list positions of a heavy tile that are walked backward by one warp
+BLOCKS = 5  # of the backward pass on one multiprocessor
 STOP_FLOOR = 1e-20  # StopFloor<float> of math/blend.cuh
 THREADS = 256
 
@@ -21,7 +24,9 @@ class Walked:
 
     last: object  # (held, 256) int32, list position of the last splat drawn, -1 for none
     masks: object  # (instances // 32 + held, 8) uint32, splats walked by the parts of a tile
-    events: object  # (held, 8) int32, how many
+    steps: object  # (held, 8) int32, list positions looked at for them
+    states: object  # (instances // 1024 + held, 256, 4) float32, segments of heavy tiles alone
+    most: int  # list of a light tile
 
 
 class CudaRaster:
@@ -32,10 +37,9 @@ class CudaRaster:
     """
 
     deterministic = False
-    # A tile with a longer list (forward) or more walked splats a part (backward) than this takes
-    # twice the warps: measured on the benchmark city, see tests/gpu/time_raster.py.
-    heavy_list = 1024
-    heavy_walk = 256
+    # A tile with a longer list is heavy: more warps, and segments in the backward pass. Measured
+    # on the benchmark city, see tests/gpu/time_raster.py.
+    most = 1024
 
     def rasterize(self, splats, lists, camera, stop):
         """See Backend.rasterize. Does not wait for the GPU."""
@@ -48,14 +52,17 @@ class CudaRaster:
             cupy.empty((held, PIXELS), np.int32),
             cupy.empty((instances // BATCH + held, REGIONS), np.uint32),
             cupy.empty((held, REGIONS), np.int32),
+            cupy.empty((instances // SEGMENT + held, PIXELS, 4), np.float32),
+            self.most,
         )
         if held:
-            order = _order(lists, None, self.heavy_list)
+            order = _order(lists, None, walked.most)
             arguments = (
                 *_job(splats, lists, camera), *order, np.float32(max(stop, STOP_FLOOR)), pixels,
-                walked.last, walked.masks, walked.events,
+                walked.last, walked.masks, walked.steps, walked.states,
             )
-            _launch_walk("forward", lists, arguments)
+            # as many blocks as there can be entries: their count stays on the GPU
+            _launch("forward", lists, 2 * held, arguments)
         return Partial(lists.tiles, pixels, walked)
 
     def rasterize_backward(self, splats, lists, partial, gradient, camera, stop):
@@ -71,25 +78,27 @@ class CudaRaster:
         rows = None
         if self.deterministic:
             rows = cupy.zeros((len(lists.items), REGIONS, SPLAT_GRADIENT), np.float32)
-        order = _order(lists, walked.events, self.heavy_walk)
+        order = _order(lists, walked.steps, walked.most)
         arguments = (
             *_job(splats, lists, camera), *order, partial.pixels, walked.last, walked.masks,
-            gradient, sums, _pointer(rows),
+            walked.states, gradient, sums, _pointer(rows),
         )
-        _launch_walk("backward", lists, arguments)
+        _launch("backward", lists, BLOCKS * _multiprocessors(cupy.cuda.Device().id), arguments)
         if self.deterministic:
             _gather(lists.items, rows, sums)
         return sums
 
 
-def _order(lists, events, heavy):
-    """Tiles by falling weight, those above `heavy` twice: entries (2 held,) int32 of raster.cuh
-    and their count (1,) int32. events: (held, 8) int32, or None: weigh by the lists."""
+def _order(lists, steps, most):
+    """Entries of the tiles by falling weight, (., 2) int32 of raster.cuh, and (2,) int32: their
+    count and zero. steps: (held, 8) int32, or None before the tiles were walked."""
     import cupy
 
     held = len(lists.tiles)
-    order, count = cupy.empty(2 * held, np.int32), cupy.empty(1, np.int32)
-    arguments = (lists.offsets, _pointer(events), np.int32(held), np.int32(heavy), order, count)
+    # two entries a heavy tile, or two a segment of one
+    entries = 2 * held if steps is None else 2 * (held + len(lists.items) // SEGMENT)
+    order, count = cupy.empty((entries, 2), np.int32), cupy.empty(2, np.int32)
+    arguments = (lists.offsets, _pointer(steps), np.int32(held), np.int32(most), order, count)
     kernel("raster_order.cu", "raster_order")((1,), (1024,), arguments)
     return order, count
 
@@ -102,12 +111,17 @@ def _job(splats, lists, camera):
     )
 
 
-def _launch_walk(name, lists, arguments):
-    """Launches a pass over the tiles: blocks for twice the tiles, those past the end of the order
-    leave at once. (The count of heavy tiles stays on the GPU.)"""
+def _launch(name, lists, blocks, arguments):
+    """Launches a pass over the tiles."""
     cut = "_cut" if lists.intervals is not None else ""
-    walk = kernel(f"raster_{name}.cu", f"raster_{name}{cut}")
-    walk((2 * len(lists.tiles),), (32 * WARPS,), arguments)
+    kernel(f"raster_{name}.cu", f"raster_{name}{cut}")((blocks,), (32 * WARPS,), arguments)
+
+
+@functools.lru_cache(maxsize=None)
+def _multiprocessors(device):
+    import cupy
+
+    return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
 
 
 def _gather(items, rows, sums):
