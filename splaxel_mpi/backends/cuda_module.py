@@ -90,6 +90,8 @@ def module(source, defines=()):
     if binary:
         return cupy.RawModule(path=str(binary))
     code = (source_folder() / source).read_text(encoding="utf-8")
+    # the cache does not look into included files, so their digest stands in the text
+    code = f"// headers {_headers().hex()}\n{code}"
     return cupy.RawModule(code=code, options=options_for(defines), backend="nvrtc")
 
 
