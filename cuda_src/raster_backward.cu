@@ -324,7 +324,7 @@ __device__ __forceinline__ void backward(const Lists& lists, const Inputs& input
 // order, count: of raster_order with steps; see Lists and Inputs for the others. A warp a patch,
 // 4 patches an entry of the order: warps take them one after another, count[1] says how many.
 #define BACKWARD_KERNEL(NAME, CUT)                                                              \
-    extern "C" __global__ void __launch_bounds__(RASTER_WARPS * 32, BACKWARD_BLOCKS)            \
+    extern "C" __global__ void __launch_bounds__(RASTER_WARPS * 32, BACKWARD_BLOCKS - CUT)      \
     NAME(const int* tiles, const long long* offsets, const int* items, const float4* splats,    \
          const float* intervals, int held, int width, int height, const int2* order,            \
          int* count, const float* pixels, const int* last, const unsigned* masks,               \

@@ -160,10 +160,14 @@ def test_one_rank(comm):
 
 
 def test_choice_of_transport(comm):
-    backend = SimpleNamespace(name="host")
+    backend = SimpleNamespace(name="host", xp=np)
     for name in ("auto", "host"):
         exchange = make_exchange(name, backend, comm, measure_wait=True)
         assert type(exchange) is HostExchange and exchange.measure_wait
     for name in ("carrier-pigeon", "base", "world"):
         with pytest.raises(UserError, match=f"no transport called '{name}'"):
             make_exchange(name, backend, comm)
+    device = SimpleNamespace(name="cuda", xp=object())
+    assert make_exchange("auto", device, comm).name == "staged"
+    with pytest.raises(UserError, match="set mpi.transport=staged"):
+        make_exchange("host", device, comm)
