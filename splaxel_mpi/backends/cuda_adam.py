@@ -7,7 +7,7 @@ from .base import SPLAT, SPLAT_GRADIENT
 from .cuda_module import kernel
 from .cuda_project import PROJECT_THREADS, camera_view, check_aligned, launch
 from .host_library import call
-from .host_project import check_array, check_degree
+from .checks import check_array, check_degree
 
 THREADS = 256
 MOST_GROUPS = 6

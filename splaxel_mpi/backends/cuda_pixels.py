@@ -6,7 +6,7 @@ import numpy as np
 
 from ..scene.camera import TILE
 from . import cuda_module
-from .host_project import check_array
+from .checks import check_array, check_loss
 
 PIXELS = TILE * TILE
 THREADS = 256  # of a block of compose.cu, of pack and of unpack
@@ -93,20 +93,12 @@ class CudaPixels:
 
         Raises ValueError for wrong shapes or types and a rect outside the image.
         """
+        bounds = check_loss(self.real, image, photo, camera, tiles, rect)
         tiles_x, tiles_y = camera.tiles
-        check_array("image", image, (3, TILE * tiles_y, TILE * tiles_x), self.real)
-        check_array("photo", photo, (camera.height, camera.width, 3), np.uint8)
-        check_array("tiles", tiles, (camera.tile_count,), np.uint8)
-        x0, y0, x1, y1 = (int(side) for side in rect)
-        if not (0 <= x0 <= x1 <= camera.width and 0 <= y0 <= y1 <= camera.height):
-            raise ValueError(
-                f"rect must lie in 0, 0, {camera.width}, {camera.height}, got {tuple(rect)}"
-            )
         gradient = self.xp.empty_like(image)
         sums = self.xp.empty((camera.tile_count, 3), np.float64)
         kernel, width, shared = loss_kernel(self.xp.cuda.Device().id)
         grid = -(-TILE * tiles_x // width), -(-TILE * tiles_y // LOSS_HEIGHT)
-        bounds = x0 // TILE, y0 // TILE, -(-x1 // TILE), -(-y1 // TILE)
         values = 3 * camera.width * camera.height
         kernel(grid, (width * LOSS_HEIGHT // LOSS_PIXELS,), (
             image, photo, np.int32(camera.width), np.int32(camera.height), tiles,

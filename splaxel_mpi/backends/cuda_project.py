@@ -14,7 +14,7 @@ from ..scene.gaussians import GROUPS
 from .base import SPLAT, SPLAT_GRADIENT, Splats
 from .cuda_module import kernel
 from .host_library import call
-from .host_project import check_array, check_degree
+from .checks import check_array, check_degree
 
 TEST_THREADS, TEST_ROWS = 256, 2048  # of keep_rows in compact.cuh
 PROJECT_THREADS = 128

@@ -3,8 +3,8 @@
 import numpy as np
 
 from ..scene.camera import TILE
+from .checks import check_array, check_loss
 from .host_library import call, suffix
-from .host_project import check_array
 
 PIXELS = TILE * TILE
 
@@ -60,21 +60,12 @@ class HostPixels:
 
         Raises ValueError for wrong shapes or types and a rect outside the image.
         """
-        tiles_x, tiles_y = camera.tiles
-        check_array("image", image, (3, TILE * tiles_y, TILE * tiles_x), self.real)
-        check_array("photo", photo, (camera.height, camera.width, 3), np.uint8)
-        check_array("tiles", tiles, (camera.tile_count,), np.uint8)
-        x0, y0, x1, y1 = (int(side) for side in rect)
-        if not (0 <= x0 <= x1 <= camera.width and 0 <= y0 <= y1 <= camera.height):
-            raise ValueError(
-                f"rect must lie in 0, 0, {camera.width}, {camera.height}, got {tuple(rect)}"
-            )
+        bounds = check_loss(self.real, image, photo, camera, tiles, rect)
         gradient = np.zeros_like(image)
         sums = np.zeros((camera.tile_count, 3))
         call(
             f"spx_loss_{suffix(self.real)}", image, photo, camera.width, camera.height, tiles,
-            x0 // TILE, y0 // TILE, -(-x1 // TILE), -(-y1 // TILE), float(ssim_weight), gradient,
-            sums, self.threads,
+            *bounds, float(ssim_weight), gradient, sums, self.threads,
         )
         return gradient, sums
 

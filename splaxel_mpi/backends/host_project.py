@@ -4,27 +4,8 @@ import numpy as np
 
 from ..scene.gaussians import GROUPS
 from .base import SPLAT, SPLAT_GRADIENT, Splats
+from .checks import check_array, check_degree
 from .host_library import call, suffix
-
-
-def check_array(name, array, shape, dtype):
-    """Raise ValueError unless array has the shape (None: any length) and dtype and is
-    C-contiguous."""
-    good = len(array.shape) == len(shape) and all(
-        want is None or have == want for have, want in zip(array.shape, shape)
-    )
-    if not good or array.dtype != dtype or not array.flags.c_contiguous:
-        wanted = tuple("any" if size is None else size for size in shape)
-        raise ValueError(
-            f"{name} must be C-contiguous {np.dtype(dtype)} of shape {wanted}, "
-            f"got {array.dtype} of shape {array.shape}"
-        )
-
-
-def check_degree(degree):
-    """Raise ValueError unless degree is a degree of spherical harmonics in use."""
-    if not 0 <= degree <= 3:
-        raise ValueError(f"spherical harmonics degree must be 0 to 3, got {degree}")
 
 
 class HostProject:
