@@ -12,7 +12,8 @@ from .mpi import launcher
 
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
-command, the settings or the data (one line says which); 130 interrupted."""
+command, the settings or the data (one line says which); 130 interrupted
+(mpirun gives a status of its own)."""
 
 WIDE = {
     "max_content_width": 100,
@@ -107,9 +108,11 @@ def synth():
 @click.option("--samples", type=click.IntRange(1, 256), default=4,
               help="Rays of a pixel, a square number.")
 def city(folder, views, **options):
-    """Make a city with exact poses in DIR, a new or empty folder: photographs and a sparse cloud.
+    """Make a synthetic city as a data set.
 
-    Ranks share the work; the files do not depend on their number.
+    DIR, a new or empty folder, gets photographs, exact poses and a sparse cloud: as a COLMAP model
+    (sparse/0) and as MatrixCity-style transforms (transforms/). Ranks share the work; the files
+    do not depend on their number.
 
     \b
     Examples:
@@ -129,6 +132,8 @@ def city(folder, views, **options):
         make_city(folder, views=views, comm=comm, threads=world.cores_per_rank(comm),
                   progress=lambda done, _: progress.update(min(done * comm.size, views)),
                   **options)
+        progress.message(f"the city is in {folder}; train it with: splaxel-mpi train "
+                         f"configs/city.yaml data.path={folder}")
 
 
 class Settings(click.Group):
@@ -152,9 +157,10 @@ def config():
 @click.argument("path", metavar="[CONFIG]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def show(path, overrides):
-    """Print the settings that a run of CONFIG would have, each with its meaning, as YAML.
+    """Print all settings with their meanings.
 
-    Without CONFIG: all settings with their defaults. Needs no MPI.
+    YAML that a run of CONFIG would have. Without CONFIG: all settings with their defaults. Needs
+    no MPI.
 
     \b
     Examples:

@@ -114,7 +114,8 @@ def _message(error, source, node, given):
 def _what(error, key, known):
     if error["type"] in ("extra_forbidden", "invalid_key"):
         return f"unknown setting{_nearest(key, known)}"
-    if error["type"] == "missing":
+    required = key in known and known[key].is_required()
+    if error["type"] == "missing" or (required and error["input"] is None):
         return (f"missing: {known[key].description} Set it in the file, or give "
                 f"{key}=... on the command line")
     got = _shown(error["input"])

@@ -5,12 +5,15 @@ ranks speak on standard error alone, tagged, from WARNING on.
 """
 
 import logging
+import logging.handlers
 import os
 import sys
 
 from .errors import UserError
 
 NAME = "splaxel_mpi"
+# kept for the log file until its place is known; reading data tells far less
+EARLY_LINES = 1000
 
 
 class StandardError(logging.StreamHandler):
@@ -43,6 +46,7 @@ def setup(path, rank, size, level=logging.INFO):
     (a resumed run); None: standard error only. rank, size: of the communicator. Returns the
     package's logger. Raises UserError when the file cannot be written.
     """
+    early = _early()
     close()
     logger = logging.getLogger(NAME)
     logger.propagate = False
@@ -51,9 +55,25 @@ def setup(path, rank, size, level=logging.INFO):
     console = StandardError()
     console.setFormatter(_Formatter(tag + "%(warning)s%(message)s"))
     logger.addHandler(console)
-    if path is not None and rank == 0:
-        logger.addHandler(_file(path))
+    if rank == 0:
+        file = logging.handlers.MemoryHandler(EARLY_LINES, logging.CRITICAL + 1, None, False)
+        if path is not None:
+            file = _file(path)
+            for record in early:
+                file.handle(record)
+        logger.addHandler(file)
     return logger
+
+
+def _early():
+    """Records that were told before the log file was known, as the file is to repeat them."""
+    handlers = logging.getLogger(NAME).handlers
+    return [
+        record
+        for handler in handlers
+        if isinstance(handler, logging.handlers.MemoryHandler)
+        for record in handler.buffer
+    ]
 
 
 def close():

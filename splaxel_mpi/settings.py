@@ -280,7 +280,7 @@ class Evaluate(Section):
     every: Count = Field(0, description="Images between evaluations; 0: only at the end.")
     pictures: int = Field(
         4, ge=0, le=10000,
-        description="PNGs written by an evaluation, rendering and photograph side by side.",
+        description="PNGs written at the end: photograph, rendering, four times the difference.",
     )
 
 

@@ -39,13 +39,12 @@ def run(config, resume, comm):
     config: config.Config; resume: continue from the newest checkpoint of the run; comm: the
     communicator of all ranks. Raises UserError for what a user can mend.
     """
+    log.setup(None, comm.rank, comm.size)
     world = make_world(config, comm)
     data = read_data(config, world)
     cache = make_cache(config, world, data)
     with open_folder(config, resume, world) as (folder, aside):
         logger = log.setup(folder / "log.txt", world.rank, world.ranks)
-        for note in world.notes:
-            logger.info(note)
         if aside:
             logger.info("the earlier run of this name is now %s", aside)
         trainer = prepare(config, resume, world, data, cache, folder)
@@ -53,11 +52,10 @@ def run(config, resume, comm):
         seen = trainer.state.images_seen
         if not seen:
             trainer.recorder.start_from(trainer.evaluate())
-        elif seen >= config.train.images:
-            logger.info(
-                "nothing is left to train: %d images were seen, train.images is %d",
-                seen, config.train.images,
-            )  # fmt: skip
+        else:
+            logger.info("resumed after %d of %d images", seen, config.train.images)
+        if seen >= config.train.images:
+            logger.info("nothing is left to train; train.images can be raised")
         trainer.run()
         finish(trainer, data, folder, logger)
 
@@ -158,9 +156,8 @@ def _opening(trainer, data, folder):
     world = trainer.world
     return (
         f"{len(data.train)} training and {len(data.test)} held-out views, "
-        f"{trainer.tree.cells} cells on {world.ranks} ranks, batch {trainer.batch}, "
-        f"{world.exchange.name} transport, {world.backend.name} backend "
-        f"({world.backend.real}, {world.backend.threads} threads a rank), results in {folder}"
+        f"cells: {trainer.tree.cells}, ranks: {world.ranks}, batch: {trainer.batch}, "
+        f"{world.backend.real}, threads of a rank: {world.backend.threads}, results in {folder}"
     )
 
 

@@ -1,11 +1,14 @@
 """What a rank has at hand: communicators, the exchange object and the backend."""
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass
 
 from ..backends import choose_backend, make_backend
 from ..mpi import device
 from ..mpi.transport import make_exchange
 from ..mpi.world import cores_per_rank, node_comm
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -17,7 +20,6 @@ class World:
     exchange: object  # mpi.base.Exchange
     backend: object  # backends.base.Backend
     root: int = 0
-    notes: list = field(default_factory=list)  # lines for the log on what was chosen, root only
 
     @property
     def rank(self):
@@ -46,6 +48,8 @@ def make_world(config, comm):
     notes = [f"backend: {name} ({reason})"]
     if name == "cuda":
         notes += device.bind(comm, config.mpi.share_gpu) or []
+    for note in notes if comm.rank == 0 else ():
+        log.info(note)
     backend = make_backend(name, config.backend, threads)
     exchange = make_exchange(config.mpi.transport, backend, comm)
-    return World(comm, node_comm(comm), exchange, backend, notes=notes)
+    return World(comm, node_comm(comm), exchange, backend)
