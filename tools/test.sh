@@ -8,8 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . .venv/bin/activate
 
 RESULTS=build/test-results
-SERIAL_LIMIT=${SERIAL_LIMIT:-600}   # seconds for the serial run
-RANKS_LIMIT=${RANKS_LIMIT:-300}     # seconds for each run under mpirun
+SERIAL_LIMIT=${SERIAL_LIMIT:-1200}   # seconds for the serial run
+RANKS_LIMIT=${RANKS_LIMIT:-600}     # seconds for each run under mpirun
 MPIRUN=${MPIRUN:-mpirun}
 failed_runs=0
 
