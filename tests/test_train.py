@@ -40,7 +40,8 @@ def test_everything_comes_out(finished):
         assert summary[key] is not None, key
     assert summary["images_seen"] == 48 and summary["ranks"] == 1
     assert 0 < summary["psnr_initial"] < 20
-    assert "held-out PSNR" in (finished / "log.txt").read_text()
+    log = (finished / "log.txt").read_text()
+    assert "held-out PSNR" in log and "a view meets 1.0 of 1 cells" in log
     pictures = sorted((finished / "pictures").glob("*.png"))
     assert len(pictures) == 2
     assert Image.open(pictures[0]).size == (240, 45)  # photograph | rendering | difference

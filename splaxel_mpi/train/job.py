@@ -1,5 +1,6 @@
 """The main job: photographs in, one trained scene out (splaxel-mpi train)."""
 
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..scene.initialise import scene_extent
 from ..scene.ply import write_ply
 from ..schedule import make_scheduler
 from .folder import open_folder
+from .forecast import cells_of_views
 from .loop import Trainer
 from .optimizer import Optimizer
 from .record import Recorder
@@ -27,6 +29,7 @@ from .saving import Saver
 from .start import from_checkpoint, from_points
 from .world import make_world
 
+logger = logging.getLogger(__name__)
 ROUNDED = (
     "model.ply holds float32 positions in steps of %.3g at these coordinates; checkpoints hold "
     "them exactly, less run/origin %s"
@@ -44,7 +47,7 @@ def run(config, resume, comm):
     data = read_data(config, world)
     cache = make_cache(config, world, data)
     with open_folder(config, resume, world) as (folder, aside):
-        logger = log.setup(folder / "log.txt", world.rank, world.ranks)
+        log.setup(folder / "log.txt", world.rank, world.ranks)
         if aside:
             logger.info("the earlier run of this name is now %s", aside)
         trainer = prepare(config, resume, world, data, cache, folder)
@@ -57,7 +60,7 @@ def run(config, resume, comm):
         if seen >= config.train.images:
             logger.info("nothing is left to train; train.images can be raised")
         trainer.run()
-        finish(trainer, data, folder, logger)
+        finish(trainer, data, folder)
 
 
 def read_data(config, world):
@@ -103,6 +106,10 @@ def prepare(config, resume, world, data, cache, folder):
         chain = [*stored.config_chain, stored.config]
     else:
         state, tree = from_points(data.points, config, world)
+    cameras = [data.views[i].camera for i in data.train]
+    forecast = cells_of_views(config, world, state, tree, cameras)
+    if forecast:
+        logger.info(forecast)
     state.move(world.backend.to_device)
     batch = stored.batch if stored and not config.train.batch else config.train.batch
     trainer = Trainer(
@@ -161,7 +168,7 @@ def _opening(trainer, data, folder):
     )
 
 
-def finish(trainer, data, folder, logger):
+def finish(trainer, data, folder):
     """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective."""
     world, recorder = trainer.world, trainer.recorder
     seconds, rate = recorder.seconds, recorder.images_per_second
