@@ -63,12 +63,6 @@ def init():
     return comm
 
 
-def get_comm_rank_root():
-    """(COMM_WORLD, rank, 0) of an initialised MPI."""
-    comm = load_mpi().COMM_WORLD
-    return comm, comm.rank, 0
-
-
 def node_comm(comm):
     """Communicator of the ranks of comm on this node, in their order; free it after use."""
     return comm.Split_type(load_mpi().COMM_TYPE_SHARED, comm.rank)

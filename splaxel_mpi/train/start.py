@@ -18,14 +18,12 @@ def from_points(points, config, world):
     of Gaussians, the tree is built from all of them, and they migrate to their cells. Ids are
     places in the input, so they do not depend on ranks.
     """
-    share = _deal(points, world)
-    positions, colors, distances, ids = share
+    positions, colors, distances, ids = _deal(points, world)
     gaussians = initial_gaussians(
         positions, colors, ids, distances, config.scene.initial_opacity, world.backend.real
     )
-    weights = np.ones(len(gaussians), np.int64)
     cells = config.partition.cells or world.ranks
-    tree = build(gaussians.means, weights, cells, world.exchange)
+    tree = build(gaussians.means, None, cells, world.exchange)
     gaussians, _, offsets = regroup(gaussians, {}, tree, world.exchange)
     return State.fresh(gaussians, offsets), tree
 
@@ -80,7 +78,7 @@ def from_checkpoint(folder, config, world, content_id):
     state.images_seen, state.step = stored.images_seen, stored.step
     tree, cells = stored.tree, config.partition.cells or world.ranks
     if tree.cells != cells:
-        tree = build(gaussians.means, np.ones(len(gaussians), np.int64), cells, world.exchange)
+        tree = build(gaussians.means, None, cells, world.exchange)
     if stored.ranks == world.ranks and tree is stored.tree:
         local = Layout(tree, world.rank, world.ranks, np.zeros(1, np.int64)).local
         state.offsets = np.searchsorted(stored.cell, np.arange(local.start, local.stop + 1))
