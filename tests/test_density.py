@@ -35,7 +35,7 @@ def densifier(seed=0, **settings):
 
 
 def grow(state, event=EVENT, seed=0, **settings):
-    return densifier(seed, **settings).apply(state, event - 1, event, TOTAL)
+    return densifier(seed, **settings).apply(state, event - 1, event, TOTAL, None)
 
 
 def row_of(state, name):
@@ -68,7 +68,8 @@ def test_the_mean_is_over_the_images_that_saw_it():
 
 def test_no_event_changes_nothing():
     state = make_state([SMALL, LARGE], [1, 1])
-    assert densifier().apply(state, 600, 699, TOTAL) == dict(cloned=0, split=0, pruned=0, reset=0)
+    done = densifier().apply(state, 600, 699, TOTAL, None)
+    assert done == dict(cloned=0, split=0, pruned=0, reset=0)
     assert len(state.gaussians) == 2 and state.norm.all() and state.count.all()
 
 
@@ -139,14 +140,14 @@ def test_oversized_ones_are_pruned_once_opacities_were_reset(event, left, batch)
     """The event at 3000 itself prunes before it resets, also when the batch ends after it."""
     state = make_state([0.1 * EXTENT * 0.99, 0.1 * EXTENT * 1.01], [0, 0])
     after = -(-event // batch) * batch
-    densifier().apply(state, after - batch, after, TOTAL)
+    densifier().apply(state, after - batch, after, TOTAL, None)
     assert len(state.gaussians) == left
 
 
 def test_reset_lowers_opacities_and_forgets_their_moments():
     state = make_state([SMALL] * 3, [0] * 3, opacity=np.array([[0.9], [0.3], [0.007]]))
     low = state.gaussians.opacities[2].copy()
-    assert densifier().apply(state, 2999, 3000, TOTAL)["reset"] == 3
+    assert densifier().apply(state, 2999, 3000, TOTAL, None)["reset"] == 3
     opacity = 1 / (1 + np.exp(-state.gaussians.opacities[:, 0]))
     np.testing.assert_allclose(opacity[:2], 0.01)
     np.testing.assert_array_equal(state.gaussians.opacities[2], low)

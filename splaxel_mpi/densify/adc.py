@@ -45,7 +45,7 @@ class AdaptiveDensity(Densifier):
         growth = self._growth(before, after, total)
         return growth is not None or self._resetting(before, after, total)
 
-    def apply(self, state, before, after, total):
+    def apply(self, state, before, after, total, exchange):
         """See Densifier.apply."""
         done = dict(cloned=0, split=0, pruned=0, reset=0)
         event = self._growth(before, after, total)
@@ -67,7 +67,7 @@ class AdaptiveDensity(Densifier):
         children += [_halves(gaussians, split, images, k, self.seed) for k in (1, 2)]
         keep = xp.ones(len(gaussians), bool)
         keep[split] = False
-        _replace(state, keep, Gaussians.concatenate(children, xp))
+        state.replace(keep, Gaussians.concatenate(children, xp))
         return dict(cloned=len(clone), split=len(split))
 
     def _prune(self, state, images):
@@ -83,7 +83,7 @@ class AdaptiveDensity(Densifier):
         # sizes are trusted only after a reset has thinned out what hides behind opaque ones
         if settings.reset_every and images > settings.reset_every:
             keep &= xp.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent
-        _replace(state, keep, None)
+        state.replace(keep, None)
         return int(len(keep) - keep.sum())
 
     def _reset(self, state):
@@ -125,16 +125,3 @@ def rotations(quats):
         [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
     ]
     return xp.stack([xp.stack(row, axis=-1) for row in rows], axis=1)
-
-
-def _replace(state, keep, children):
-    """Keep some rows and append new Gaussians, whose moments and statistics are zero."""
-    gaussians, extras = state.gaussians.take(keep), state.extras()
-    extras = {name: array[keep] for name, array in extras.items()}
-    if children is not None and len(children):
-        count, xp = len(children), module_of(keep)
-        gaussians = Gaussians.concatenate([gaussians, children], xp)
-        for name, array in extras.items():
-            new = xp.zeros((count, *array.shape[1:]), array.dtype)
-            extras[name] = xp.concatenate([array, new])
-    state.set_rows(gaussians, extras, state.offsets)

@@ -15,8 +15,8 @@ class Densifier:
         """True when an event lies between two image counts (before < event <= after)."""
         raise NotImplementedError
 
-    def apply(self, state, before, after, total):
-        """Change the rows of ``state`` in place (local, no communication).
+    def apply(self, state, before, after, total, exchange):
+        """Change the rows of ``state`` in place. Collective over the ranks of ``exchange``.
 
         Returns a dict of counts: cloned, split, pruned, reset. Rows are then out of cell
         order; the caller migrates them.

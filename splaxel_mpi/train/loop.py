@@ -77,8 +77,9 @@ class Trainer:
     def densify(self, before, after):
         """Change the set of Gaussians and send each to the cell of its mean. Collective."""
         with self.renderer.timers("densify"):
-            done = self.densifier.apply(self.state, before, after, self.config.train.images)
-            self.state.migrate(self.tree, self.world.exchange)
+            exchange, total = self.world.exchange, self.config.train.images
+            done = self.densifier.apply(self.state, before, after, total, exchange)
+            self.state.migrate(self.tree, exchange)
         self.set_layout()
         self.recorder.densified(done, self.state)
 

@@ -48,6 +48,21 @@ class State:
         self.second = {name: extras[f"second/{name}"] for name in GROUPS}
         self.norm, self.count = extras["norm"], extras["count"]
 
+    def replace(self, keep, children):
+        """Keep some rows and append new Gaussians, whose moments and statistics are zero.
+
+        keep: (n,) bool; children: Gaussians, or None for none.
+        """
+        gaussians, extras = self.gaussians.take(keep), self.extras()
+        extras = {name: array[keep] for name, array in extras.items()}
+        if children is not None and len(children):
+            count, xp = len(children), module_of(keep)
+            gaussians = Gaussians.concatenate([gaussians, children], xp)
+            for name, array in extras.items():
+                new = xp.zeros((count, *array.shape[1:]), array.dtype)
+                extras[name] = xp.concatenate([array, new])
+        self.set_rows(gaussians, extras, self.offsets)
+
     def move(self, function):
         """Apply function (to_device or to_host of a backend) to every array of rows."""
         extras = {name: function(array) for name, array in self.extras().items()}
