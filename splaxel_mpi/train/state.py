@@ -1,6 +1,6 @@
 """What training changes: parameters, moments, statistics and counters of one rank."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from ..arrays import module_of
 from ..backends.base import Gradients
 from ..partition.migrate import regroup
 from ..scene.gaussians import GROUPS, Gaussians
+from .budget import Budget
 
 
 @dataclass
@@ -22,6 +23,7 @@ class State:
     offsets: np.ndarray  # (local cells + 1,) int64, rows of each local cell
     images_seen: int = 0
     step: int = 0
+    budget: Budget = field(default_factory=Budget)  # densifiers ask it before they add rows
 
     @staticmethod
     def fresh(gaussians, offsets):
