@@ -91,10 +91,11 @@ def edge_on(gaussians, tree):
     return gaussians
 
 
-def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=None):
+def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=None, sides=False):
     """Assert that a partition into cells over ranks equals one cell on one rank of the host.
 
-    backend: of the partition, None for the host's too; bars: (image, gradients).
+    backend: of the partition, None for the host's too; bars: (image, gradients); sides:
+    statistics are of absolute screen gradients.
     """
     ranks, rank, host = exchange.ranks, exchange.rank, HostBackend(real, threads=1)
     gaussians = random_gaussians(400, seed, real)
@@ -105,6 +106,7 @@ def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=N
     photos = {i: random_photo(camera, i) for i, camera in enumerate(cameras)}
     run = Run(gaussians, tree, exchange, ranks, rank, backend or host, stop)
     single = Run(gaussians, Tree.single(), self_exchange(), 1, 0, host, stop)
+    run.renderer.absolute = single.renderer.absolute = sides
     for camera in cameras:
         image, expected = run.image(camera), single.image(camera)
         if image is not None:
