@@ -118,7 +118,7 @@ def prepare(config, resume, world, data, cache, folder):
     trainer.state, trainer.tree = state, tree
     trainer.renderer = make_renderer(config, world, tree, state)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
-    trainer.densifier = make_densifier(config.densify, data.extent, config.run.seed)
+    _add_densifier(trainer, config, data.extent)
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
     facts = dict(
@@ -133,6 +133,18 @@ def prepare(config, resume, world, data, cache, folder):
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer
+
+
+def _add_densifier(trainer, config, extent):
+    """Give a trainer its densifier, and what that needs of the other stages."""
+    trainer.state.budget.scene = config.densify.limit
+    densifier = make_densifier(config.densify, extent, config.run.seed, trainer.world.backend)
+    trainer.densifier = densifier
+    if densifier and densifier.needs_dense and not trainer.optimizer.dense:
+        logger.info("densify.method %s moves every Gaussian in every step: train.optimizer "
+                    "selective is taken as dense", densifier.name)
+        trainer.optimizer.dense = True
+    trainer.renderer.absolute = bool(densifier and densifier.needs_absolute)
 
 
 def make_renderer(config, world, tree, state):

@@ -32,6 +32,8 @@ class Trainer:
 
     def run(self):
         """Train until train.images images have been seen. Collective."""
+        if self.densifier:
+            self.densifier.follow(self.state, self.world.exchange)
         while self.state.images_seen < self.config.train.images:
             before = self.state.images_seen
             self._step(before)
@@ -54,6 +56,7 @@ class Trainer:
             photos,
             self.degree,
             self.config.train,
+            self.densifier,
         )
         self.recorder.add(views, shares)
 
@@ -79,6 +82,7 @@ class Trainer:
         with self.renderer.timers("densify"):
             exchange, total = self.world.exchange, self.config.train.images
             done = self.densifier.apply(self.state, before, after, total, exchange)
+            self.densifier.follow(self.state, exchange)
             self.state.migrate(self.tree, exchange)
         self.set_layout()
         self.recorder.densified(done, self.state)

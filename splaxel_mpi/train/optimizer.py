@@ -18,11 +18,13 @@ class Optimizer:
 
     settings: the train section; extent: of the scene, in its unit (scales the position rate);
     batch: B of all updates but the last of a run, which may have fewer images.
-    ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all.
+    ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all: as the
+    settings say, or where ``dense`` is set for a densifier that needs it.
     """
 
     def __init__(self, backend, settings, extent, batch):
         self.backend, self.settings, self.extent, self.batch = backend, settings, extent, batch
+        self.dense = settings.optimizer == "dense"
 
     def rate(self, name, images_seen, views=None):
         """Learning rate of a group after so many images, for ``views`` images (None: a batch).
@@ -40,7 +42,7 @@ class Optimizer:
         state.images_seen before them."""
         settings = self.settings
         state.step += 1
-        seen = gradients.seen if settings.optimizer == "selective" else None
+        seen = None if self.dense else gradients.seen
         # moments have decayed by beta^images, whatever the sizes of the batches: this many
         # batches of the present size
         steps = (state.images_seen + views) / views

@@ -19,8 +19,9 @@ def from_points(points, config, world):
     places in the input, so they do not depend on ranks.
     """
     positions, colors, distances, ids = _deal(points, world)
+    opacity, scale = config.scene.initial_opacity, config.scene.initial_scale
     gaussians = initial_gaussians(
-        positions, colors, ids, distances, config.scene.initial_opacity, world.backend.real
+        positions, colors, ids, distances, opacity, world.backend.real, scale
     )
     cells = config.partition.cells or world.ranks
     tree = build(gaussians.means, None, cells, world.exchange)

@@ -32,13 +32,19 @@ def forward_backward(renderer, gaussians, views, photos, degree, settings, gradi
     return np.array(shares, np.float64).reshape(-1, 3)
 
 
-def train_step(renderer, optimizer, state, views, photos, degree, settings):
-    """One optimizer update from a batch. Returns what forward_backward returns."""
+def train_step(renderer, optimizer, state, views, photos, degree, settings, densifier=None):
+    """One optimizer update from a batch, with what the densifier (None: none) does in every
+    step. Returns what forward_backward returns."""
     gradients = state.gradients()
     shares = forward_backward(
         renderer, state.gaussians, views, photos, degree, settings, gradients
     )
+    before, after = state.images_seen, state.images_seen + len(views)
     with renderer.timers("adam"):
+        if densifier:
+            densifier.regularise(state, gradients, len(views))
         optimizer.step(state, gradients, len(views))
-    state.images_seen += len(views)
+        if densifier:
+            densifier.disturb(state, optimizer.rate("means", before, len(views)), before, after)
+    state.images_seen = after
     return shares
