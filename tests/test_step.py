@@ -18,11 +18,12 @@ SETTINGS = SimpleNamespace(chunk=2, ssim_weight=0.2)
 
 
 class Keeper:
-    """An optimizer that keeps what it is given and changes nothing."""
+    """An optimizer that keeps what it is given and changes no parameter."""
 
     def step(self, state, gradients, views):
         self.views, self.seen = views, gradients.seen.copy()
         self.gradients = {name: getattr(gradients, name).copy() for name in GROUPS}
+        state.clear_gradients()
 
 
 def step(state, run, cameras, keeper):

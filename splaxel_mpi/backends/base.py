@@ -158,12 +158,14 @@ class Backend:
         """
         raise NotImplementedError
 
-    def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """One Adam step in place on arrays (n, width), bias corrected by 1 - beta^step.
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
+        """One Adam step in place, bias corrected by 1 - beta^step.
 
-        step: real, at least 1; 1, 2, ... where all batches have the size of this one.
-        gradient is multiplied by scale; rows with seen[row] == 0 are left alone (seen None:
-        all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
+        groups: up to six tuples (parameter, gradient, first, second, rate) of arrays (n, width)
+        with the same n; step: real, at least 1; 1, 2, ... where all batches have the size of
+        this one. gradients are multiplied by scale; rows with seen[row] == 0 are left alone
+        (seen (n,) uint8, None: all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
+        clear: zero the gradients of the rows that were updated; seen stays as it is.
         """
         raise NotImplementedError
 

@@ -43,23 +43,13 @@ def _by_value(table):
 
 
 class CudaAdam:
-    """Mixin of the CUDA backend: adam, adam_groups for all parameter groups in one launch, and
-    project_backward_adam, which fuses it with the gradient of projection."""
-
-    def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """See Backend.adam. step counts optimizer steps, this one included.
-
-        Raises ValueError for wrong shapes or types and step below 1.
-        """
-        self.adam_groups([(parameter, gradient, first, second, rate)], seen, betas, epsilon, step,
-                         scale)
+    """Mixin of the CUDA backend: adam_groups, and project_backward_adam, which fuses it with the
+    gradient of projection."""
 
     def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
-        """One Adam step on up to six groups (parameter, gradient, first, second, rate) that share
-        their rows; other arguments as in Backend.adam.
+        """See Backend.adam_groups. All groups are one launch.
 
-        clear: set the gradients of updated rows to zero, which spares a pass over all rows
-        before the next step. Raises ValueError as adam, and for too many groups.
+        Raises ValueError for wrong shapes or types, step below 1 and too many groups.
         """
         if not 1 <= len(groups) <= MOST_GROUPS:
             raise ValueError(f"adam takes 1 to {MOST_GROUPS} groups, got {len(groups)}")
@@ -82,10 +72,10 @@ class CudaAdam:
                               second, rates, betas, epsilon, step, scale):
         """project_backward of a step's only view and the selective Adam step in one pass.
 
-        The result is that of project_backward into zeroed gradients and of adam on every group
-        with its out.seen; gradients are never stored. out: Gradients, of which seen, norm and
+        The result is that of project_backward into zeroed gradients and of adam_groups with its
+        out.seen; gradients are never stored. out: Gradients, of which seen, norm and
         count alone are used; first, second: moments by group name; rates: learning rate by
-        group name; other arguments as in project_backward and adam. Changes the gaussians.
+        group name; other arguments as in project_backward and adam_groups. Changes the gaussians.
         Raises ValueError as those.
         """
         check_degree(degree)

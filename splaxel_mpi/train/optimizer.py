@@ -37,23 +37,26 @@ class Optimizer:
 
     def step(self, state, gradients, views):
         """Update state in place from gradients summed over ``views`` images, which follow the
-        state.images_seen before them."""
+        state.images_seen before them. Leaves the gradients zeroed, as State.gradients wants
+        them: rows that are not updated have none.
+        """
         settings = self.settings
         state.step += 1
         seen = gradients.seen if settings.optimizer == "selective" else None
         # moments have decayed by beta^images, whatever the sizes of the batches: this many
         # batches of the present size
         steps = (state.images_seen + views) / views
-        for name, parameter in state.gaussians.groups():
-            self.backend.adam(
+        groups = [
+            (
                 parameter,
                 getattr(gradients, name),
                 state.first[name],
                 state.second[name],
-                seen,
                 self.rate(name, state.images_seen, views),
-                (settings.beta1**views, settings.beta2**views),
-                settings.epsilon / math.sqrt(views),
-                steps,
-                1.0 / views,
             )
+            for name, parameter in state.gaussians.groups()
+        ]
+        betas = settings.beta1**views, settings.beta2**views
+        epsilon = settings.epsilon / math.sqrt(views)
+        self.backend.adam_groups(groups, seen, betas, epsilon, steps, 1.0 / views, clear=True)
+        gradients.seen.fill(0)

@@ -7,6 +7,7 @@ from ..errors import UserError
 from ..partition.kdtree import build
 from ..partition.layout import Layout
 from ..partition.migrate import regroup
+from ..scene.rows import Rows
 from ..scene.initialise import initial_gaussians, neighbour_distances
 from .state import State
 
@@ -24,8 +25,9 @@ def from_points(points, config, world):
     )
     cells = config.partition.cells or world.ranks
     tree = build(gaussians.means, None, cells, world.exchange)
-    gaussians, _, offsets = regroup(gaussians, {}, tree, world.exchange)
-    return State.fresh(gaussians, offsets), tree
+    rows = Rows(gaussians.columns())
+    offsets = regroup(rows, tree, world.exchange)
+    return State(rows, offsets), tree
 
 
 def _deal(points, world):
@@ -74,7 +76,11 @@ def from_checkpoint(folder, config, world, content_id):
             f"set backend.precision={gaussians.dtype}"
         )
     count = stored.gradient_count.astype(np.int32)
-    state = State(gaussians, stored.first, stored.second, stored.gradient_norm, count, None)
+    columns = dict(gaussians.columns(), norm=stored.gradient_norm, count=count)
+    for moment in ("first", "second"):
+        moments = getattr(stored, moment)
+        columns.update({f"{moment}/{name}": array for name, array in moments.items()})
+    state = State(Rows(columns))
     state.images_seen, state.step = stored.images_seen, stored.step
     tree, cells = stored.tree, config.partition.cells or world.ranks
     if tree.cells != cells:
