@@ -74,10 +74,11 @@ class Gradients:
 
 
 class Backend:
-    """One place to compute. Subclasses set name and xp and take (real, threads)."""
+    """One place to compute. Subclasses set name, xp and memory, and take (real, threads)."""
 
     name = ""
     xp = None
+    memory = None  # what there is of it and what is held back: cuda_memory.DeviceMemory
 
     def project(self, gaussians, camera, degree, near):
         """EWA projection and SH colour of every Gaussian (design section 5).

@@ -5,6 +5,7 @@ import numpy as np
 from .base import Backend
 from .cuda_adam import CudaAdam
 from .cuda_lists import CudaLists
+from .cuda_memory import DeviceMemory
 from .cuda_pixels import CudaPixels
 from .cuda_project import CudaProject
 from .cuda_raster import CudaRaster
@@ -29,6 +30,7 @@ class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Back
         if self.real != np.float32:
             raise ValueError(f"the cuda backend computes in float32, not {self.real}")
         self.device = cupy.cuda.Device()
+        self.memory = DeviceMemory()
 
     def use_device(self):
         """Make the backend's device current in the calling thread: each has its own."""

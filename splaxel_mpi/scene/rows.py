@@ -93,11 +93,10 @@ class Rows:
                 array[start:stop] = array[rows[start:stop]]
         self.count = kept
 
-    def append(self, count, values, limit=0):
-        """Add rows: values has (count, ...) arrays by name; arrays it lacks get zeros. limit
-        as in reserve."""
+    def append(self, count, values):
+        """Add rows, for which there must be room: values has (count, ...) arrays by name; arrays
+        it lacks get zeros."""
         start, stop = self.count, self.count + count
-        self.reserve(stop, limit)
         for name, array in self.arrays.items():
             array[start:stop] = values.get(name, 0)
         self.count = stop

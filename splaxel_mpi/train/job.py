@@ -19,6 +19,7 @@ from ..progress import Progress
 from ..scene.initialise import scene_extent
 from ..scene.ply import write_ply
 from ..schedule import make_scheduler
+from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
 from .loop import Trainer
@@ -100,12 +101,14 @@ def make_cache(config, world, data):
 def prepare(config, resume, world, data, cache, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
+    budget = make_budget(config.backend.memory, world, cache.capacity, config.mpi.share_gpu)
     if resume:
         place = folder / "checkpoints"
-        state, tree, stored = from_checkpoint(place, config, world, data.content_id)
+        state, tree, stored = from_checkpoint(place, config, world, data.content_id, budget)
         chain = [*stored.config_chain, stored.config]
     else:
-        state, tree = from_points(data.points, config, world)
+        state, tree = from_points(data.points, config, world, budget)
+    logger.info(budget.describe(world.exchange, len(state.rows), world.backend.real))
     cameras = [data.views[i].camera for i in data.train]
     forecast = cells_of_views(config, world, state, tree, cameras)
     if forecast:

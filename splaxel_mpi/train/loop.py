@@ -3,6 +3,7 @@
 from ..evaluate.heldout import evaluate
 from ..partition.layout import Layout
 from ..schedule.events import crossed
+from .pressure import give_up, relieve
 from .step import train_step
 
 
@@ -19,6 +20,7 @@ class Trainer:
         self.world, self.config = world, config
         self.views, self.train, self.test = views, train, test
         self.cache, self.batch = cache, batch
+        self.settings = config.train  # chunk falls to 1 where memory is short
         self.state = self.tree = None
         self.renderer = self.optimizer = self.densifier = self.scheduler = None
         self.recorder = self.save = None
@@ -31,11 +33,17 @@ class Trainer:
         return min(self.config.scene.sh_degree, grown)
 
     def run(self):
-        """Train until train.images images have been seen. Collective."""
+        """Train until train.images images have been seen. Collective. Raises UserError where
+        memory ends; what was trained until then is stored if that is possible."""
         while self.state.images_seen < self.config.train.images:
-            before = self.state.images_seen
-            self._step(before)
-            self._events(before, self.state.images_seen)
+            before, step = self.state.images_seen, self.state.step
+            try:
+                self._step(before)
+                relieve(self)
+                step = self.state.step
+                self._events(before, self.state.images_seen)
+            except MemoryError as error:
+                give_up(self, error, self.state.step == step)
 
     def _step(self, before):
         """One batch; the last one of a run may be smaller."""
@@ -53,7 +61,7 @@ class Trainer:
             views,
             photos,
             self.degree,
-            self.config.train,
+            self.settings,
         )
         self.recorder.add(views, shares)
 

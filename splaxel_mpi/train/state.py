@@ -20,12 +20,13 @@ class State:
     are other arrays after replace, migrate and move, under the same names of the same objects.
     """
 
-    def __init__(self, rows, offsets=None):
+    def __init__(self, rows, offsets=None, budget=None):
         """rows: scene.rows.Rows of parameters and ids, and perhaps of moments ("first/means",
-        ...), "norm" and "count"; what is missing is zero. offsets: see the class."""
+        ...), "norm" and "count"; what is missing is zero. offsets, budget (None: no limits):
+        see the class."""
         self.rows, self.offsets = rows, offsets
         self.images_seen = self.step = 0
-        self.budget = Budget()
+        self.budget = budget or Budget()
         self.gaussians, self.first, self.second = Gaussians(*[None] * 7), {}, {}
         self._buffers, self._gradients = {}, {}
         real = rows.arrays["means"].dtype
@@ -50,13 +51,16 @@ class State:
         Done in place: beside the rows no more is taken than a bounded copy or, where capacity
         grows, one array.
         """
+        born = 0 if children is None else len(children)
         self._hide()
-        self.rows.keep(keep)
-        if children is not None and len(children):
-            if self.rows.count + len(children) > self.rows.capacity:
-                self._buffers = {}
-            self.rows.append(len(children), children.columns(), self.budget.rank)
-        self._show()
+        try:
+            # first, so that no row is lost where memory is not enough
+            self._reserve(int(keep.sum()) + born)
+            self.rows.keep(keep)
+            if born:
+                self.rows.append(born, children.columns())
+        finally:
+            self._show()
 
     def move(self, function):
         """Apply function (to_device or to_host of a backend) to every array of rows."""
@@ -91,9 +95,20 @@ class State:
             array.fill(0)
 
     @property
+    def intact(self):
+        """False where a migration was given up halfway: rows may be lost."""
+        return self.norm is not None
+
+    @property
     def nbytes(self):
         """Bytes of rows and gradients, unused capacity included."""
         return self.rows.nbytes + sum(array.nbytes for array in self._buffers.values())
+
+    def _reserve(self, rows):
+        """Room for so many rows; the views are hidden."""
+        if rows > self.rows.capacity:
+            self._buffers = {}
+            self.rows.reserve(rows, self.budget.rank)
 
     def _gradient_views(self, kind, names):
         """The Gradients object of a kind, with buffers made where they are missing."""
