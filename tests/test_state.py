@@ -7,54 +7,20 @@ import pytest
 from exchanges import SelfExchange, run_ranks
 
 from scenes import random_gaussians
+from states import arrays_of, changes, filled, newborn, share
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.partition import migrate
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.scene import rows as store
-from splaxel_mpi.scene.gaussians import GROUPS, Gaussians
+from splaxel_mpi.scene.gaussians import GROUPS
 from splaxel_mpi.settings import Train
 from splaxel_mpi.train.optimizer import Optimizer
-from splaxel_mpi.train.state import State
 
 COUNT = 300
 
 
-def arrays_of(state):
-    """{name: rows} of all that a Gaussian has, through the names that others use."""
-    found = state.gaussians.columns()
-    for kind, moments in (("first", state.first), ("second", state.second)):
-        found.update({f"{kind}/{name}": moments[name] for name in GROUPS})
-    found.update(norm=state.norm, count=state.count)
-    return found
-
-
-def filled(gaussians):
-    """A state in which no two values are equal."""
-    random, count = np.random.default_rng(0), len(gaussians)
-    state = State.fresh(gaussians, np.array([0, count]))
-    for moments in (state.first, state.second):
-        for array in moments.values():
-            array[:] = random.random(array.shape)
-    state.norm[:], state.count[:] = random.random(count), random.permutation(count)
-    return state
-
-
 def whole():
     return filled(random_gaussians(COUNT, 5, np.float32))
-
-
-def share(state, rows):
-    """A state of some rows of another."""
-    picked = {name: array[rows] for name, array in arrays_of(state).items()}
-    return State(store.Rows(picked))
-
-
-def newborn(random, count):
-    out = Gaussians.empty(count)
-    for name, array in out.groups():
-        array[:] = random.normal(size=array.shape)
-    out.ids[:] = random.integers(0, 2**62, count)
-    return out
 
 
 def test_moments_and_statistics_migrate_with_their_gaussians():
@@ -80,24 +46,14 @@ def test_moments_and_statistics_migrate_with_their_gaussians():
 def test_any_sequence_of_changes_equals_copies(monkeypatch, seed, chunk):
     """keep, children, migration, and rows of zero, against arrays that are copied each time."""
     monkeypatch.setattr(store, "CHUNK_BYTES", chunk)
-    random = np.random.default_rng(seed)
     state = whole()
     naive = {name: array.copy() for name, array in arrays_of(state).items()}
     gaussians, first = state.gaussians, state.first
-    for _ in range(30):
-        if random.random() < 0.2:
-            state.migrate(build(state.gaussians.means, None, 3, SelfExchange()), SelfExchange())
-            order = np.argsort(naive["ids"])[np.argsort(np.argsort(state.gaussians.ids))]
-            naive = {name: array[order] for name, array in naive.items()}
-        keep = random.random(len(state.gaussians)) < random.choice([0.0, 0.5, 0.9, 1.0, 1.0])
-        children = random.choice([None, newborn(random, int(random.integers(0, 200)))])
-        state.replace(keep, children)
-        naive = {name: array[keep] for name, array in naive.items()}
-        if children is not None:
-            born = children.columns()
-            for name, array in naive.items():
-                zeros = np.zeros((len(children), *array.shape[1:]), array.dtype)
-                naive[name] = np.concatenate([array, born.get(name, zeros)])
+
+    def move(state):
+        state.migrate(build(state.gaussians.means, None, 3, SelfExchange()), SelfExchange())
+
+    def check(state, naive):
         found = arrays_of(state)
         for name, array in naive.items():
             np.testing.assert_array_equal(found[name], array, err_msg=name)
@@ -106,6 +62,8 @@ def test_any_sequence_of_changes_equals_copies(monkeypatch, seed, chunk):
         assert all(not getattr(gradients, name).any() for name in [*GROUPS, "seen"])
         assert gradients.means.shape == state.gaussians.means.shape
         assert gradients.norm is state.norm and gradients.count is state.count
+
+    changes(state, naive, seed, 30, move, check)
     assert gaussians is state.gaussians and first is state.first  # others may keep them
 
 

@@ -44,17 +44,23 @@ class DeviceMemory:
         self.cupy.cuda.set_allocator(self.allocate)
 
     def allocate(self, size):
-        """CuPy's allocator: the pool, which gives unused blocks back to the device before it
-        gives up, then the reserve."""
+        """CuPy's allocator: from the pool, else with unused blocks of other sizes given back to
+        the device, else from the reserve. Raises CuPy's OutOfMemoryError, a MemoryError."""
+        full = self.cupy.cuda.memory.OutOfMemoryError
         try:
             return self.pool.malloc(size)
-        except self.cupy.cuda.memory.OutOfMemoryError:
+        except full:
+            self.pool.free_all_blocks()
+        try:
+            return self.pool.malloc(size)
+        except full:
             if self.reserve is None:
                 raise
-            self.reserve, self.spent = None, True
-            log.warning("the GPU's memory is full (%d bytes more were asked for): the reserve of "
-                        "%d bytes is used", size, self.size)
-            return self.pool.malloc(size)
+        log.warning("the GPU's memory is full (%d bytes more were asked for): the reserve of %d "
+                    "bytes is used", size, self.size)
+        self.reserve, self.spent = None, True
+        self.pool.free_all_blocks()
+        return self.pool.malloc(size)
 
     def renew(self):
         """Hold back again what was given up, if there is room for it now."""
