@@ -8,6 +8,7 @@ from .cuda_lists import CudaLists
 from .cuda_pixels import CudaPixels
 from .cuda_project import CudaProject
 from .cuda_raster import CudaRaster
+from .cuda_tally import Tally
 
 
 class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Backend):
@@ -29,6 +30,10 @@ class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Back
         if self.real != np.float32:
             raise ValueError(f"the cuda backend computes in float32, not {self.real}")
         self.device = cupy.cuda.Device()
+
+    def tally(self):
+        """A Tally; steps with one may give a Room to the stages, which then do not wait."""
+        return Tally()
 
     def use_device(self):
         """Make the backend's device current in the calling thread: each has its own."""

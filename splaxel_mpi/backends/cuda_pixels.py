@@ -7,6 +7,7 @@ import numpy as np
 from ..scene.camera import TILE
 from . import cuda_module
 from .checks import check_array, check_loss
+from .cuda_lists import HELD
 
 PIXELS = TILE * TILE
 THREADS = 256  # of a block of compose.cu, of pack and of unpack
@@ -44,7 +45,7 @@ def clipped_length(tiles, camera):
 
 
 class CudaPixels:
-    """Mixin of CudaBackend: compose, compose_backward, loss, pack, unpack.
+    """Mixin of CudaBackend: compose, compose_layer and their backward passes, loss, pack, unpack.
 
     Indices are not read on the host, which would wait for the device: a slot or row out of
     range counts as absent in compose; pack and unpack trust theirs.
@@ -86,6 +87,36 @@ class CudaPixels:
             run((-(-tiles // TILES_A_BLOCK),), (THREADS,),
                 (*self._compose_arguments(pool, slots, background), gradient, wanted,
                  np.int32(count), out))
+        return out
+
+    def compose_layer(self, lists, partial, camera, background):
+        """compose of a view's only layer, straight into its image.
+
+        lists, partial: of tile_lists and rasterize over all of space; tiles without splats show
+        the background. Returns the padded image (3, 16 tiles_y, 16 tiles_x).
+        """
+        tiles_x, tiles_y = camera.tiles
+        image = self.xp.empty((3, TILE * tiles_y, TILE * tiles_x), self.real)
+        run = cuda_module.kernel("compose.cu", "compose_layer")
+        run((-(-tiles_x * tiles_y // TILES_A_BLOCK),), (THREADS,), (
+            partial.pixels, np.int32(len(partial.pixels)), lists.slots, np.int32(tiles_x),
+            np.int32(tiles_y), *map(np.float32, background), image,
+        ))
+        return image
+
+    def compose_layer_backward(self, gradient, lists, camera, background):
+        """compose_backward of compose_layer: dL/d(C_m, T_m), (held, 4, 256), from the gradient
+        (3, 16 tiles_y, 16 tiles_x) of the padded image."""
+        tiles_x, tiles_y = camera.tiles
+        held = len(lists.tiles)
+        out = self.xp.empty((held, 4, PIXELS), self.real)
+        if held:
+            count = None if lists.counters is None else lists.counters[HELD:]
+            run = cuda_module.kernel("compose.cu", "compose_layer_backward")
+            run((-(-held // TILES_A_BLOCK),), (THREADS,), (
+                gradient, lists.tiles, np.int32(held), count, np.int32(tiles_x),
+                np.int32(tiles_y), *map(np.float32, background), out,
+            ))
         return out
 
     def loss(self, image, photo, camera, tiles, rect, ssim_weight):

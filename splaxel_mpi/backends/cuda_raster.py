@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .base import SPLAT, SPLAT_GRADIENT, Partial
+from .cuda_lists import HELD
 from .cuda_module import kernel
 
 PIXELS = 256
@@ -98,7 +99,11 @@ def _order(lists, steps, most):
     # two entries a heavy tile, or two a segment of one
     entries = 2 * held if steps is None else 2 * (held + len(lists.items) // SEGMENT)
     order, count = cupy.empty((entries, 2), np.int32), cupy.empty(2, np.int32)
-    arguments = (lists.offsets, _pointer(steps), np.int32(held), np.int32(most), order, count)
+    tiles = None if lists.counters is None else lists.counters[HELD:]
+    arguments = (
+        lists.offsets, _pointer(steps), np.int32(held), _pointer(tiles), np.int32(most), order,
+        count,
+    )
     kernel("raster_order.cu", "raster_order")((1,), (1024,), arguments)
     return order, count
 
