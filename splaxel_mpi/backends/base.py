@@ -183,9 +183,9 @@ class Backend:
         """Inverse of pack into out (k, 4, 256)."""
         raise NotImplementedError
 
-    def tally(self):
-        """What lets a run of steps go on without waiting for the device (cuda_tally.Tally), or
-        None where stages return when their work is done."""
+    def free_running(self, near, stop, background, ssim_weight):
+        """Forward and backward passes that do not wait for the device (cuda_step.FreeRunning),
+        or None where stages return when their work is done."""
         return None
 
     def to_host(self, array):

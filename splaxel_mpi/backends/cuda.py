@@ -8,7 +8,7 @@ from .cuda_lists import CudaLists
 from .cuda_pixels import CudaPixels
 from .cuda_project import CudaProject
 from .cuda_raster import CudaRaster
-from .cuda_tally import Tally
+from .cuda_step import FreeRunning
 
 
 class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Backend):
@@ -31,9 +31,9 @@ class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Back
             raise ValueError(f"the cuda backend computes in float32, not {self.real}")
         self.device = cupy.cuda.Device()
 
-    def tally(self):
-        """A Tally; steps with one may give a Room to the stages, which then do not wait."""
-        return Tally()
+    def free_running(self, near, stop, background, ssim_weight):
+        """See Backend.free_running."""
+        return FreeRunning(self, near, stop, background, ssim_weight)
 
     def use_device(self):
         """Make the backend's device current in the calling thread: each has its own."""

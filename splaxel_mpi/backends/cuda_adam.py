@@ -28,24 +28,24 @@ def _fill(entry, arrays, shape, real):
     entry["width"] = shape[1]
 
 
-def _fill_steps(table, rates, betas, epsilon, step, scale):
+def _by_value(table):
+    return table.view(np.dtype((np.void, table.nbytes)))
+
+
+def steps_of(rates, betas, epsilon, step, scale):
+    """What a group's update needs, AdamStep<float>: (groups, 8) float32. rates: list; the other
+    arguments as in Backend.adam. Raises ValueError for step below 1."""
     if step < 1:
         raise ValueError(f"step must be 1 or more, got {step}")
     steps = np.empty((len(rates), 8), np.float32)
     call("spx_adam_steps_f32", len(rates), np.array(rates, np.float64), float(betas[0]),
          float(betas[1]), float(epsilon), float(step), float(scale), steps)
-    table["step"][: len(rates)] = steps
-
-
-def _by_value(table):
-    return table.view(np.dtype((np.void, table.nbytes)))
+    return steps
 
 
 class CudaAdam:
     """Mixin of the CUDA backend: adam, adam_groups for all parameter groups in one launch, and
     project_backward_adam, which fuses it with the gradient of projection."""
-
-    _table = None, None  # places of the last fused groups, and the groups
 
     def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
         """See Backend.adam. step counts optimizer steps, this one included.
@@ -76,7 +76,8 @@ class CudaAdam:
             rows_a_block = max(4, BLOCK_VALUES // max(width, 1) // 4 * 4)
             entry["rows_a_block"], entry["first_block"] = rows_a_block, blocks
             blocks += -(-rows // rows_a_block) if width else 0
-        _fill_steps(table, [group[-1] for group in groups], betas, epsilon, step, scale)
+        rates = [group[-1] for group in groups]
+        table["step"][: len(rates)] = steps_of(rates, betas, epsilon, step, scale)
         launch(kernel("adam.cu", "adam"), blocks, THREADS, rows, np.int32(len(groups)),
                _by_value(table), seen, np.int32(clear), tally and tally.stop_word)
 
@@ -94,7 +95,7 @@ class CudaAdam:
         count, room = len(gaussians), len(splats)
         self._check_splats(splats, gradient)
         table = self._fused_table(gaussians, first, second)
-        _fill_steps(table, [rates[name] for name in GROUPS], betas, epsilon, step, scale)
+        table["step"] = steps_of([rates[name] for name in GROUPS], betas, epsilon, step, scale)
         self._check_statistics(out, count)
         launch(kernel("project_adam.cu", f"project_adam_{degree}"),
                -(-room // PROJECT_THREADS), PROJECT_THREADS, count, _by_value(table),
@@ -102,12 +103,9 @@ class CudaAdam:
                out.seen, out.norm, out.count, tally and tally.stop_word)
 
     def _fused_table(self, gaussians, first, second):
-        """Groups without gradients; checked and filled anew for other arrays only."""
-        arrays = [(array, first[name], second[name]) for name, array in gaussians.groups()]
-        key = len(gaussians), [[one.data.ptr for one in group] for group in arrays]
-        if self._table[0] != key:
-            table = np.zeros(MOST_GROUPS, GROUP)
-            for entry, (parameter, *moments), width in zip(table, arrays, GROUPS.values()):
-                _fill(entry, (parameter, None, *moments), (len(gaussians), width), self.real)
-            self._table = key, table
-        return self._table[1]
+        """Groups without gradients."""
+        table = np.zeros(MOST_GROUPS, GROUP)
+        for entry, (name, width) in zip(table, GROUPS.items()):
+            arrays = getattr(gaussians, name), None, first[name], second[name]
+            _fill(entry, arrays, (len(gaussians), width), self.real)
+        return table

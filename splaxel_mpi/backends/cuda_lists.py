@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .base import SPLAT, TileLists
+from .cuda_launch import fill, run, zeros
 from .cuda_module import kernel
 from .cuda_sort import sort_pairs, sorter
 
@@ -174,14 +175,14 @@ def emit_instances(splats, order, camera, mask, depths, capacity, filled=False):
     key_type = np.uint16 if tile_count < 1 << 16 else np.uint32
     keys = cupy.empty(capacity.instances, key_type)
     if filled:
-        keys.data.memset_async(0xFF, keys.nbytes)
+        fill(keys, 0xFF)
     items = cupy.empty(capacity.instances, np.int32)
     sorter(keys, items).storage(keys, items, capacity.instances)  # now, not while the GPU waits
     entries = cupy.empty((ENTRY_WORDS, count), np.uint32)
     slices = cupy.empty((capacity.rows, 2), np.int32)
     tiles, slots = cupy.empty(tile_count, np.int32), cupy.empty(tile_count, np.int32)
     splat_blocks, row_blocks = _blocks(count), _blocks(capacity.rows)
-    zeroed = cupy.zeros(
+    zeroed = zeros(
         COUNTERS + 2 * _blocks(tile_count, 8) + splat_blocks + row_blocks, np.uint64
     )
     _launch(
@@ -252,7 +253,7 @@ def _blocks(count, size=BLOCK):
 
 
 def _launch(source, name, blocks, threads, *arguments):
-    kernel(source, name)((blocks,), (threads,), arguments)
+    run(kernel(source, name), (blocks,), threads, arguments)
 
 
 def _check(array, shape, dtype):

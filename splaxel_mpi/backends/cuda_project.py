@@ -12,6 +12,7 @@ import numpy as np
 from ..partition.tree import Tree
 from ..scene.gaussians import GROUPS
 from .base import SPLAT, SPLAT_GRADIENT, Splats
+from .cuda_launch import run, zeros
 from .cuda_module import kernel
 from .host_library import call
 from .checks import check_array, check_degree
@@ -38,7 +39,7 @@ def check_aligned(name, array):
 def launch(function, blocks, threads, *arguments):
     """Start a kernel on the current stream; nothing for no blocks."""
     if blocks:
-        function((int(blocks),), (threads,), arguments)
+        run(function, (int(blocks),), threads, arguments)
 
 
 @functools.lru_cache(maxsize=None)
@@ -112,7 +113,7 @@ class CudaProject:
         """Zeroed words of two compactions over count rows, by tiles of TEST_ROWS and of ``tile``:
         two tickets, two totals, then the words of the tiles. Returns (words, tests, tiles)."""
         tests = -(-count // TEST_ROWS)
-        words = self.xp.zeros(WORDS + tests + -(-count // tile), np.uint64)
+        words = zeros(WORDS + tests + -(-count // tile), np.uint64)
         return words, words[WORDS:WORDS + tests], words[WORDS + tests:]
 
     def camera_view(self, camera, near):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .cuda_launch import run
 from .cuda_module import kernel
 
 THREADS = 1024  # of end_view in step.cu
@@ -64,19 +65,19 @@ class Tally:
     def check(self, splats, counters, room):
         """Stop the device if the view does not fit; counters: (8,) of tiles.cu."""
         sizes = (np.int64(size) for size in (room.splats, room.rows, room.instances))
-        run = kernel("step.cu", "check_room")
-        run((1,), (1,), (splats.count, counters, *sizes, self.words, self.alarm_place))
+        run(kernel("step.cu", "check_room"), (1,), 1,
+            (splats.count, counters, *sizes, self.words, self.alarm_place))
 
     def end_view(self, splats, sums, scale):
         """Add a view: the sums of its tiles (tile_count, 3) times scale are its losses."""
-        run = kernel("step.cu", "end_view")
-        run((1,), (THREADS,), (sums, np.int32(len(sums)), np.float64(scale),
-                               np.int64(len(splats)), splats.count, self.words, self.losses))
+        run(kernel("step.cu", "end_view"), (1,), THREADS, (
+            sums, np.int32(len(sums)), np.float64(scale), np.int64(len(splats)), splats.count,
+            self.words, self.losses))
 
     def clear_seen(self, seen):
         """Set seen (n,) uint8 to zero, unless stopped."""
-        run = kernel("step.cu", "clear_seen")
-        run((SEEN_BLOCKS,), (SEEN_THREADS,), (seen, np.int64(len(seen)), self.stop_word))
+        run(kernel("step.cu", "clear_seen"), (SEEN_BLOCKS,), SEEN_THREADS,
+            (seen, np.int64(len(seen)), self.stop_word))
 
     def resume(self):
         """Let the device go on after an alarm. Waits for it; returns how many views it has done

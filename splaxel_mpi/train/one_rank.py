@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..backends.base import Gradients
-
 # Steps that the host may be ahead of the device. Two keep it busy while the host prepares the
 # next one; more would only be wasted when a view does not fit.
 AHEAD = 3
@@ -38,23 +36,20 @@ class Step:
 class OneRank:
     """The interface of step.Steps for one rank with one cell.
 
-    tally: of the backend. Losses stay on the device until settle. Between two settlements
-    nobody else may change or look at the state.
+    running: what Backend.free_running gives. Losses stay on the device until settle. Between two
+    settlements nobody else may change or look at the state.
     """
 
-    def __init__(self, renderer, optimizer, settings, tally):
-        self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
-        self.backend, self.tally = renderer.backend, tally
+    def __init__(self, renderer, optimizer, running):
+        self.renderer, self.optimizer = renderer, optimizer
+        self.running, self.tally = running, running.tally
         self.waiting = deque()  # steps that may not be done
-        self.marks = [self._event() for _ in range(AHEAD + 1)]
+        event = renderer.backend.xp.cuda.Event
+        self.marks = [event(disable_timing=True) for _ in range(AHEAD + 1)]
         self.launched = self.turn = 0
         self.rows = 0  # Gaussians of the last step
         self.shares = [np.zeros((0, 3))]
-        self.state = self.gaussians = self.gradients = None
-        self.supervised = {}  # tile count -> ones on the device
-
-    def _event(self):
-        return self.backend.xp.cuda.Event(disable_timing=True)
+        self.bound = False
 
     def step(self, state, views, photos, degree):
         """See Steps.step; photos: arrays of the device."""
@@ -66,7 +61,7 @@ class OneRank:
             update = self.optimizer.arguments(state.images_seen, len(views))
             pictures = [photos[view.index] for view in views]
             step = Step(self.launched, views, pictures, degree, update)
-            self._run(step, 0, self.tally.room(len(state.gaussians)))
+            self._run(step, 0, self.running.room())
             step.done = self.marks[self.turn]
             step.done.record()
             self.turn = (self.turn + 1) % len(self.marks)
@@ -80,18 +75,19 @@ class OneRank:
         """See Steps.settle."""
         with self.renderer.timers("step"):
             self._collect()
-        # others may replace them, and their memory with them
-        self.state = self.gaussians = self.gradients = None
+        self.running.release()
+        self.bound = False
         shares, self.shares = np.concatenate(self.shares), [np.zeros((0, 3))]
         return shares
 
     def _bind(self, state):
         """Take the arrays of the state after a settlement."""
-        if self.gaussians is None:
-            self.state, self.gaussians = state, state.gaussians
+        if not self.bound:
+            self.running.bind(state)
+            self.bound = True
             if self.rows:
-                self.tally.scale(len(self.gaussians) / self.rows)
-            self.rows = len(self.gaussians)
+                self.tally.scale(len(state.gaussians) / self.rows)
+            self.rows = len(state.gaussians)
 
     def _look(self, ahead):
         """Wait until at most so many steps are under way, and repeat what was skipped."""
@@ -120,60 +116,9 @@ class OneRank:
 
     def _run(self, step, start, room):
         """Views of a step from place ``start`` on, and its update. room: None for exact sizes."""
-        fused = len(step.views) == 1 and self.optimizer.selective
-        if not fused and self.gradients is None:
-            self.gradients = self.state.gradients()
+        alone = len(step.views) == 1 and self.optimizer.selective
         for view, photo in zip(step.views[start:], step.photos[start:]):
-            self._run_view(step, view.camera, photo, room, fused)
-        if not fused:
-            self._update(step)
-
-    def _run_view(self, step, camera, photo, room, fused):
-        backend, tally, renderer = self.backend, self.tally, self.renderer
-        background = renderer.compositor.background
-        splats = backend.project(self.gaussians, camera, step.degree, renderer.near, room)
-        lists = backend.tile_lists(splats, camera, room=room)
-        if room is None:
-            # a splat meets no more rows of tiles than tiles
-            tally.note(len(splats), len(lists.items), len(lists.items))
-        partial = backend.rasterize(splats, lists, camera, renderer.stop)
-        image = backend.compose_layer(lists, partial, camera, background)
-        rect = 0, 0, camera.width, camera.height
-        gradient, sums = backend.loss(
-            image, photo, camera, self._all_tiles(camera), rect, self.settings.ssim_weight
-        )
-        seeds = backend.compose_layer_backward(gradient, lists, camera, background)
-        rows = backend.rasterize_backward(splats, lists, partial, seeds, camera, renderer.stop)
-        if fused:
-            self._fused(step, camera, splats, rows)
-        else:
-            backend.project_backward(
-                self.gaussians, camera, step.degree, splats, rows, self.gradients, tally
-            )
-        tally.end_view(splats, sums, 1 / (3 * camera.width * camera.height))
-
-    def _all_tiles(self, camera):
-        count = camera.tile_count
-        if count not in self.supervised:
-            self.supervised[count] = self.backend.xp.ones(count, np.uint8)
-        return self.supervised[count]
-
-    def _fused(self, step, camera, splats, rows):
-        """Gradient and update in one pass, where one view alone makes the step."""
-        state, (rates, common) = self.state, step.update
-        statistics = Gradients(*[None] * 7, norm=state.norm, count=state.count)
-        self.backend.project_backward_adam(
-            self.gaussians, camera, step.degree, splats, rows, statistics, state.first,
-            state.second, rates, *common, self.tally,
-        )
-
-    def _update(self, step):
-        """Adam on the sums of a batch, which are zero again afterwards."""
-        state, sums, (rates, common) = self.state, self.gradients, step.update
-        groups = [
-            (array, getattr(sums, name), state.first[name], state.second[name], rates[name])
-            for name, array in self.gaussians.groups()
-        ]
-        seen = sums.seen if self.optimizer.selective else None
-        self.backend.adam_groups(groups, seen, *common, clear=True, tally=self.tally)
-        self.tally.clear_seen(sums.seen)
+            update = step.update if alone else None
+            self.running.view(view.camera, photo, step.degree, room, update)
+        if not alone:
+            self.running.update(step.update, self.optimizer.selective)

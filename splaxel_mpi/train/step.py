@@ -63,7 +63,12 @@ class Steps:
 
 def make_steps(renderer, optimizer, settings):
     """Steps for a rank: those that never wait for the device where they are to be had."""
-    layout, tally = renderer.layout, renderer.backend.tally()
-    if tally and layout.ranks == layout.cells == 1:
-        return OneRank(renderer, optimizer, settings, tally)
+    layout, running = renderer.layout, None
+    if layout.ranks == layout.cells == 1:
+        background = renderer.compositor.background
+        running = renderer.backend.free_running(
+            renderer.near, renderer.stop, background, settings.ssim_weight
+        )
+    if running:
+        return OneRank(renderer, optimizer, running)
     return Steps(renderer, optimizer, settings)
