@@ -28,6 +28,8 @@ class Splats:
     rows: np.ndarray  # (n,) int32, row in the rank's Gaussians; -1 for a ghost
     data: np.ndarray  # (n, 12) real
     ids: np.ndarray  # (n,) int64
+    # backend's own: how many rows are in use, the first ones, where the host does not know it
+    count: object = None
 
     def __len__(self):
         return len(self.rows)
@@ -46,6 +48,8 @@ class TileLists:
     offsets: np.ndarray  # (held + 1,) int64 into items
     items: np.ndarray  # (instances,) int32, index into the splats
     intervals: object = None  # backend's own: per-pixel depth intervals, None for all of space
+    slots: object = None  # backend's own: (tile_count,) int32, place in tiles or -1
+    counters: object = None  # backend's own: counts in use, where the host does not know them
 
 
 @dataclass
@@ -181,6 +185,11 @@ class Backend:
     def unpack(self, stream, tiles, camera, out):
         """Inverse of pack into out (k, 4, 256)."""
         raise NotImplementedError
+
+    def free_running(self, near, stop, background, ssim_weight):
+        """Forward and backward passes that do not wait for the device (cuda_step.FreeRunning),
+        or None where stages return when their work is done."""
+        return None
 
     def to_host(self, array):
         """A numpy array of the same values (waits for the device)."""

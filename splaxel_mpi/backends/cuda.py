@@ -9,6 +9,7 @@ from .cuda_memory import DeviceMemory
 from .cuda_pixels import CudaPixels
 from .cuda_project import CudaProject
 from .cuda_raster import CudaRaster
+from .cuda_step import FreeRunning
 
 
 class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Backend):
@@ -31,6 +32,10 @@ class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Back
             raise ValueError(f"the cuda backend computes in float32, not {self.real}")
         self.device = cupy.cuda.Device()
         self.memory = DeviceMemory()
+
+    def free_running(self, near, stop, background, ssim_weight):
+        """See Backend.free_running."""
+        return FreeRunning(self, near, stop, background, ssim_weight)
 
     def use_device(self):
         """Make the backend's device current in the calling thread: each has its own."""

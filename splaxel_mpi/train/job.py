@@ -8,6 +8,7 @@ import numpy as np
 from .. import log
 from ..compose import make_compositor
 from ..data.dataset import load
+from ..data.device_images import DeviceImages
 from ..data.images import ImageCache, default_budget
 from ..densify import make_densifier
 from ..evaluate.series import Series
@@ -23,11 +24,13 @@ from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
 from .loop import Trainer
+from .one_rank import OneRank
 from .optimizer import Optimizer
 from .record import Recorder
 from .render import Renderer
 from .saving import Saver
 from .start import from_checkpoint, from_points
+from .step import make_steps
 from .world import make_world
 
 logger = logging.getLogger(__name__)
@@ -121,6 +124,9 @@ def prepare(config, resume, world, data, cache, folder):
     trainer.state, trainer.tree = state, tree
     trainer.renderer = make_renderer(config, world, tree, state)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
+    trainer.steps = make_steps(trainer.renderer, trainer.optimizer, config.train)
+    if isinstance(trainer.steps, OneRank):
+        trainer.photos = DeviceImages(cache, world.backend)
     trainer.densifier = make_densifier(config.densify, data.extent, config.run.seed)
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)

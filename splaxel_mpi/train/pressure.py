@@ -22,11 +22,9 @@ def relieve(trainer):
         return
     memory.renew()
     if _any(exchange, memory.reserve is None):
-        trainer.save(trainer)
-        raise UserError(_advice(trainer, "no room for a view is left beside the Gaussians")
-                        + _stored(state))
-    if trainer.settings.chunk > 1:
-        trainer.settings = trainer.settings.model_copy(update={"chunk": 1})
+        text = _advice(trainer, "no room for a view is left beside the Gaussians")
+        raise UserError(text + _store(trainer))
+    if trainer.steps.shrink():
         log.warning("memory is full after image %d: train.chunk is 1 from here on",
                     state.images_seen)
     else:
@@ -41,8 +39,7 @@ def give_up(trainer, error, whole):
     """
     text = _advice(trainer, " ".join(str(error).split()) or "the system has none left")
     if whole and trainer.state.intact and trainer.world.ranks == 1:
-        trainer.save(trainer)
-        text += _stored(trainer.state)
+        text += _store(trainer)
     raise UserError(text) from error
 
 
@@ -62,5 +59,11 @@ def _advice(trainer, what):
     )
 
 
-def _stored(state):
-    return f"; image {state.images_seen} is stored, go on from it with --resume"
+def _store(trainer):
+    """Write a checkpoint; what a message says of it."""
+    try:
+        trainer.settle()
+        trainer.save(trainer)
+    except MemoryError:
+        return ""
+    return f"; image {trainer.state.images_seen} is stored, go on from it with --resume"

@@ -7,6 +7,7 @@ import numpy as np
 from ..arrays import release
 from ..visibility.demand import training
 from .loss import view_loss
+from .one_rank import OneRank
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +53,48 @@ def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
     return [(loss.l1, loss.dissimilarity, loss.error) for loss in losses]
 
 
-def train_step(renderer, optimizer, state, views, photos, degree, settings):
-    """One optimizer update from a batch. Returns what forward_backward returns."""
-    gradients = state.gradients()
-    shares = forward_backward(
-        renderer, state.gaussians, views, photos, degree, settings, gradients
-    )
-    with renderer.timers("adam"):
-        optimizer.step(state, gradients, len(views))
-    state.images_seen += len(views)
-    return shares
+class Steps:
+    """One update after another. renderer, optimizer: see there; settings: the train section."""
+
+    def __init__(self, renderer, optimizer, settings):
+        self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
+
+    def shrink(self):
+        """Need less memory from now on: take views one by one. False where they are already."""
+        shrunk = self.settings.chunk > 1
+        self.settings = self.settings.model_copy(update={"chunk": 1})
+        return shrunk
+
+    def step(self, state, views, photos, degree):
+        """One optimizer update from a batch.
+
+        photos: {view index: (height, width, 3) uint8}; degree: SH bands used. Collective.
+        Returns this rank's shares of the losses, as forward_backward, of all views whose losses
+        are known by now and were not returned before, in order.
+        """
+        gradients = state.gradients()
+        shares = forward_backward(
+            self.renderer, state.gaussians, views, photos, degree, self.settings, gradients
+        )
+        with self.renderer.timers("adam"):
+            self.optimizer.step(state, gradients, len(views))
+        state.images_seen += len(views)
+        return shares
+
+    def settle(self):
+        """Wait until all steps are done: only then may others look at the state or change it.
+        Returns the shares that step has not returned yet."""
+        return np.zeros((0, 3))
+
+
+def make_steps(renderer, optimizer, settings):
+    """Steps for a rank: those that never wait for the device where they are to be had."""
+    layout, running = renderer.layout, None
+    if layout.ranks == layout.cells == 1:
+        background = renderer.compositor.background
+        running = renderer.backend.free_running(
+            renderer.near, renderer.stop, background, settings.ssim_weight
+        )
+    if running:
+        return OneRank(renderer, optimizer, running)
+    return Steps(renderer, optimizer, settings)

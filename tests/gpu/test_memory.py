@@ -12,6 +12,7 @@ from splaxel_mpi.errors import UserError
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.settings import Train
 from splaxel_mpi.train.pressure import give_up, relieve
+from splaxel_mpi.train.step import Steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 
@@ -141,17 +142,18 @@ def test_a_run_needs_less_and_then_stops_with_a_checkpoint(cupy, memory):
     saved = []
     trainer = SimpleNamespace(
         world=SimpleNamespace(backend=backend, exchange=SelfExchange(), ranks=1), state=state,
-        settings=Train(chunk=4), save=lambda trainer: saved.append(trainer.state.images_seen),
+        steps=Steps(None, None, Train(chunk=4)), settle=lambda: None,
+        save=lambda trainer: saved.append(trainer.state.images_seen),
     )
     state.images_seen = 7
     relieve(trainer)
-    assert trainer.settings.chunk == 4
+    assert trainer.steps.settings.chunk == 4
     for chunk, limit in ((1, 0), (1, 200)):
         block = cupy.empty(56 * MIB, np.uint8)
         del block
         assert memory.spent
         relieve(trainer)
-        assert (trainer.settings.chunk, state.budget.rank) == (chunk, limit)
+        assert (trainer.steps.settings.chunk, state.budget.rank) == (chunk, limit)
         assert memory.reserve is not None and not memory.spent
     block = cupy.empty(56 * MIB, np.uint8)
     with pytest.raises(UserError, match="out of memory after image 7 .* image 7 is stored"):
