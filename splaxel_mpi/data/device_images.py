@@ -2,9 +2,10 @@
 
 from collections import deque
 
-# Share of the device memory that is free at the start: Gaussians, moments and the arrays of a
-# view need the rest. 1/8 of 80 GB holds 1600 photographs of 1920 x 1080.
-SHARE = 8
+# Part of the device memory that is free at the start: Gaussians and the arrays of a view need the
+# rest (train/budget.py). A sixteenth of 80 GB holds 800 photographs of 1920 x 1080; others come
+# at 6 MB a view beside the kernels, a tenth of what the bus can bring in a millisecond.
+SHARE = 16
 STAGES = 4  # page-locked buffers that copies leave from
 
 
@@ -12,7 +13,7 @@ class DeviceImages:
     """An ImageCache whose pixels are read on the device.
 
     cache: ImageCache of a node with this rank alone; backend: the CUDA backend; budget: bytes of
-    device memory (None: an eighth of what is free). Photographs stay there once they came, as
+    device memory (None: a sixteenth of what is free). Photographs stay there once they came, as
     long as there is room; the others come again each time, by copies that go on beside the
     kernels. Arrays that do not stay must be kept by the caller until the device has read them.
     """

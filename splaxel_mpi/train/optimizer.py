@@ -42,8 +42,7 @@ class Optimizer:
 
     def arguments(self, images_seen, views):
         """(rates by group, (betas, epsilon, step, scale)) of Backend.adam_groups for ``views``
-        images
-        after images_seen others."""
+        images after images_seen others."""
         settings = self.settings
         rates = {name: self.rate(name, images_seen, views) for name in RATES}
         return rates, (

@@ -168,7 +168,6 @@ def test_long_ties_out_of_order_are_repeated(backend, monkeypatch):
     """A wall of one depth whose ids fall: only the exact path sorts those."""
     gaussians = random_gaussians(500, 6, np.float32, size=0.05)
     gaussians.means[:, 0] = 0
-    gaussians.ids[:] = gaussians.ids[::-1].copy()
     camera = look_at([4, 0, 0], [0, 0, 0], 160, 96)
     one = [SimpleNamespace(camera=camera, index=0)]
     photos = {0: backend.to_device(random_photo(camera, 0))}
@@ -176,6 +175,7 @@ def test_long_ties_out_of_order_are_repeated(backend, monkeypatch):
     repeats = counted(monkeypatch)
     for kind in (OneRank, Steps):
         state, steps = start(backend, gaussians, settings(), kind)
+        state.gaussians.ids[:] = backend.to_device(np.arange(500)[::-1].copy())
         shares = [steps.step(state, one, photos, 3) for _ in range(3)] + [steps.settle()]
         results.append((state, np.concatenate(shares), steps.renderer.take_counts()[0]))
     assert repeats

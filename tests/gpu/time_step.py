@@ -20,6 +20,7 @@ from time_chain import load_city
 from time_raster import load_cameras
 
 from splaxel_mpi.backends.cuda import CudaBackend
+from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.settings import Rates, Train
 from splaxel_mpi.train.one_rank import OneRank
 from splaxel_mpi.train.optimizer import RATES, Optimizer
@@ -37,13 +38,17 @@ SPIN_CYCLES = 6_000_000
 
 
 def city_steps(gaussians, extent=1.0):
-    """(state, OneRank) on the city."""
+    """(state, OneRank) on the city, its rows in the order in which training keeps them."""
     import cupy
+    from mpi4py import MPI
+
+    from splaxel_mpi.mpi.staged import StagedExchange
 
     backend = CudaBackend()
     train = Train(images=10**6, rates=Rates(**{name: 0.0 for name in RATES.values()}))
     rows = np.array([0, len(gaussians)], np.int64)
     state = State.fresh(gaussians.map(cupy.asarray), rows)
+    state.migrate(Tree.single(), StagedExchange(MPI.COMM_SELF))
     renderer = SimpleNamespace(
         backend=backend, visible_count=0, timers=lambda name: Nothing())
     running = backend.free_running(NEAR, STOP, np.zeros(3, np.float32), train.ssim_weight)
@@ -74,7 +79,8 @@ def time_steps(state, steps, views, photos):
     whole = time.perf_counter() - start
     count = steps.renderer.visible_count // (WARM + STEPS)
     print(f"ours: {1e3 * whole / STEPS:.3f} ms a step, launched in {1e3 * launched / STEPS:.3f}, "
-          f"{len(state.gaussians)} Gaussians, {count} visible", flush=True)
+          f"{len(state.gaussians)} Gaussians, {count} visible, room for "
+          f"{steps.tally.room(len(state.gaussians)).splats}", flush=True)
     host(run)
     breakdown(state, steps, views, photos)
 
