@@ -29,6 +29,8 @@ class Splats:
     rows: np.ndarray  # (n,) int32, row in the rank's Gaussians; -1 for a ghost
     data: np.ndarray  # (n, 12) real
     ids: np.ndarray  # (n,) int64
+    # backend's own: how many rows are in use, the first ones, where the host does not know it
+    count: object = None
 
     def __len__(self):
         return len(self.rows)
@@ -47,6 +49,8 @@ class TileLists:
     offsets: np.ndarray  # (held + 1,) int64 into items
     items: np.ndarray  # (instances,) int32, index into the splats
     intervals: object = None  # backend's own: per-pixel depth intervals, None for all of space
+    slots: object = None  # backend's own: (tile_count,) int32, place in tiles or -1
+    counters: object = None  # backend's own: counts in use, where the host does not know them
 
 
 @dataclass
@@ -76,10 +80,11 @@ class Gradients:
 
 
 class Backend:
-    """One place to compute. Subclasses set name and xp and take (real, threads)."""
+    """One place to compute. Subclasses set name, xp and memory, and take (real, threads)."""
 
     name = ""
     xp = None
+    memory = None  # what there is of it and what is held back: cuda_memory.DeviceMemory
 
     def project(self, gaussians, camera, degree, near):
         """EWA projection and SH colour of every Gaussian (design section 5).
@@ -163,25 +168,28 @@ class Backend:
         """
         raise NotImplementedError
 
-    def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """One Adam step in place on arrays (n, width), bias corrected by 1 - beta^step.
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
+        """One Adam step in place, bias corrected by 1 - beta^step.
 
-        step: real, at least 1; 1, 2, ... where all batches have the size of this one.
-        gradient is multiplied by scale; rows with seen[row] == 0 are left alone (seen None:
-        all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
+        groups: up to six tuples (parameter, gradient, first, second, rate) of arrays (n, width)
+        with the same n; step: real, at least 1; 1, 2, ... where all batches have the size of
+        this one. gradients are multiplied by scale; rows with seen[row] == 0 are left alone
+        (seen (n,) uint8, None: all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
+        clear: zero the gradients of the rows that were updated; seen stays as it is.
         """
         raise NotImplementedError
 
-    def regularise(self, gaussians, gradients, opacity, scale):
+    def regularise(self, gaussians, gradients, opacity, scale, tally=None):
         """Add the gradient of opacity sum_i o_i + scale sum_i (s_i1 + s_i2 + s_i3), o and s
-        after their activations, to gradients.opacities and gradients.scales."""
+        after their activations, to gradients.opacities and gradients.scales. tally: that of
+        free_running, nothing is done once it is stopped."""
         raise NotImplementedError
 
-    def noise(self, gaussians, seed, images, scale):
+    def noise(self, gaussians, seed, images, scale, tally=None):
         """Move means in place by scale g(o) R diag(s^2) R^T n (Kheradmand et al. 2024, equation
         8): n standard normal, scene.identity.normal(ids, images, NOISE, seed); g = 1 / (1 +
         exp(100 (o - 0.005))), below 1e-13 nothing moves. Where a value is not finite, neither
-        is the mean."""
+        is the mean. tally: as in regularise."""
         raise NotImplementedError
 
     def pack(self, pixels, index, tiles, camera):
@@ -195,6 +203,11 @@ class Backend:
     def unpack(self, stream, tiles, camera, out):
         """Inverse of pack into out (k, 4, 256)."""
         raise NotImplementedError
+
+    def free_running(self, near, stop, background, ssim_weight):
+        """Forward and backward passes that do not wait for the device (cuda_step.FreeRunning),
+        or None where stages return when their work is done."""
+        return None
 
     def to_host(self, array):
         """A numpy array of the same values (waits for the device)."""

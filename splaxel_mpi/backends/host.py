@@ -4,6 +4,7 @@ import numpy as np
 
 from .base import Backend
 from .host_chain import HostChain
+from .host_memory import HostMemory
 from .host_pixels import HostPixels
 from .host_project import HostProject
 from .host_raster import HostRaster
@@ -18,3 +19,4 @@ class HostBackend(HostProject, HostRaster, HostPixels, HostChain, Backend):
     def __init__(self, real=np.float32, threads=1):
         self.real = np.dtype(real)
         self.threads = threads
+        self.memory = HostMemory()

@@ -17,7 +17,7 @@ def word(value):
 class HostChain:
     """Mixin of HostBackend: regularise, noise."""
 
-    def regularise(self, gaussians, gradients, opacity, scale):
+    def regularise(self, gaussians, gradients, opacity, scale, tally=None):
         """See Backend.regularise. Raises ValueError for arrays of another type or shape."""
         count = len(gaussians)
         for name in ("opacities", "scales"):
@@ -26,7 +26,7 @@ class HostChain:
         call(f"spx_regularise_{suffix(self.real)}", count, gaussians.opacities, gaussians.scales,
              float(opacity), float(scale), gradients.opacities, gradients.scales, self.threads)
 
-    def noise(self, gaussians, seed, images, scale):
+    def noise(self, gaussians, seed, images, scale, tally=None):
         """See Backend.noise. Raises ValueError for arrays of another type or shape."""
         count = len(gaussians)
         for name in ("means", "scales", "quats", "opacities"):

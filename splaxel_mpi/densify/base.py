@@ -52,10 +52,10 @@ class Densifier:
         """Learn how many Gaussians the scene has, before the first step and whenever rows were
         added or removed. Collective."""
 
-    def regularise(self, state, gradients, views):
+    def regularise(self, state, gradients, views, tally=None):
         """Add to the gradients, which are sums over ``views`` images, before the optimizer
-        divides them."""
+        divides them. tally: see Backend.regularise."""
 
-    def disturb(self, state, rate, before, after):
+    def disturb(self, state, rate, before, after, tally=None):
         """Move Gaussians after an update. rate: learning rate of the positions in that update,
-        world units; before, after: image counts of its batch."""
+        world units; before, after: image counts of its batch; tally: see Backend.noise."""

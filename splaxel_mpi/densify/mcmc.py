@@ -67,21 +67,21 @@ class MarkovChain(Densifier):
         """See Densifier.follow."""
         self.scene = scene_sums(exchange, len(state.gaussians))[0]
 
-    def regularise(self, state, gradients, views):
+    def regularise(self, state, gradients, views, tally=None):
         """See Densifier.regularise. The loss of every image has opacity_cost times the mean
         opacity and scale_cost times the mean scale, in scene extents, of the whole scene."""
         opacity, scale = self.settings.opacity_cost, self.settings.scale_cost
         each = views / max(1, self.scene)
         self.backend.regularise(
-            state.gaussians, gradients, opacity * each, scale * each / (3 * self.extent)
+            state.gaussians, gradients, opacity * each, scale * each / (3 * self.extent), tally
         )
 
-    def disturb(self, state, rate, before, after):
+    def disturb(self, state, rate, before, after, tally=None):
         """See Densifier.disturb: noise of covariance (noise rate S / extent^2)^2, S that of the
         Gaussian. In a scene of extent 1 this is the paper's, and it follows the unit of length.
         With rates that grow as sqrt(B), a batch of B scatters as B single images do."""
         scale = self.settings.noise * rate / self.extent**2
-        self.backend.noise(state.gaussians, self.seed, after, scale)
+        self.backend.noise(state.gaussians, self.seed, after, scale, tally)
 
     def _warn_dead(self, count, images, exchange):
         if not self.warned and exchange.rank == 0:

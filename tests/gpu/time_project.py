@@ -197,8 +197,8 @@ def time_adam(cupy, cuda, gaussians, grads):
     seen = int(grads.seen.sum())
 
     def single(mask):
-        for *arrays, rate in groups:
-            cuda.adam(*arrays, mask, rate, *common)
+        for group in groups:
+            cuda.adam_groups([group], mask, *common)
 
     for name, mask, rows in (("selective", grads.seen, seen), ("dense", None, len(gaussians))):
         spent = timer.kernels(f"adam, {name} {rows}: one launch",
