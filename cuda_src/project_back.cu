@@ -35,8 +35,8 @@ template <int DEGREE>
 __device__ inline void project_backward(const GaussianRows& in, const CameraView& view,
                                         long long n, long long visible, const int* rows,
                                         const float4* data, const float* gradient,
-                                        int columns, const GradientRows& out, const Statistics& statistics,
-                                        float* stage) {
+                                        int columns, const GradientRows& out,
+                                        const Statistics& statistics, float* stage) {
     constexpr int USED = SH_USED<DEGREE>;
     const long long k = (long long)blockIdx.x * THREADS + threadIdx.x;
     const int lane = threadIdx.x & 31;

@@ -268,6 +268,7 @@ struct Backward {
                 if (halving.sum != Halving::NONE) to[k * SUMS] = total[k];
             if constexpr (SIDES != 0) {
                 const int lane = threadIdx.x % 32;
+#pragma unroll
                 for (int k = 0; k < BACKWARD_STRIDE; ++k) {
                     const float side = halving.sides(part[k]);
                     // lanes that store none of the other sums

@@ -76,7 +76,8 @@ def test_ranks_follow_the_path_of_one(comm, folder, method):
     found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(one))
     ids = expected["gaussians/ids"]
     np.testing.assert_array_equal(found["gaussians/ids"], ids)
-    assert len(ids) == {"adc": 2000, "mcmc": 700}[method]
+    # growth by ADC fills the limit, then the faint ones go
+    assert len(ids) == 700 if method == "mcmc" else 1800 < len(ids) <= 2000
     if method == "mcmc":
         assert (ids < 400).sum() < 350  # of the 400 points some were relocated
     for name in GROUPS:

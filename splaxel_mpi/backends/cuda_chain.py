@@ -31,5 +31,5 @@ class CudaChain:
             check_array(name, getattr(gaussians, name), (count, GROUPS[name]), self.real)
         check_array("ids", gaussians.ids, (count,), np.int64)
         launch(kernel("mcmc.cu", "noise"), -(-count // THREADS), THREADS, count, gaussians.ids,
-               gaussians.scales, gaussians.quats, gaussians.opacities, word(seed), word(images),
-               np.float32(scale), gaussians.means, tally and tally.stop_word)
+               gaussians.scales, gaussians.quats, gaussians.opacities, np.int64(word(seed)),
+               np.int64(word(images)), np.float32(scale), gaussians.means, tally and tally.stop_word)

@@ -190,8 +190,8 @@ class CudaProject:
         launch(kernel("project_back.cu", f"project_backward_{degree}"),
                -(-room // PROJECT_THREADS), PROJECT_THREADS, count, *parameters,
                self.camera_view(camera, 0), room, splats.count, splats.rows, splats.data, gradient,
-               np.int32(columns), *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count,
-               tally and tally.stop_word)
+               np.int32(columns), *(getattr(out, name) for name in GROUPS), out.seen, out.norm,
+               out.count, tally and tally.stop_word)
 
     def _check_splats(self, splats, gradient):
         """Returns the columns of the gradient."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..densify.base import Densifier
-
 # Steps that the host may be ahead of the device. Two keep it busy while the host prepares the
 # next one; more would only be wasted when a view does not fit.
 AHEAD = 3
@@ -39,14 +37,14 @@ class Step:
 class OneRank:
     """The interface of step.Steps for one rank with one cell.
 
-    running: what Backend.free_running gives; densifier: see step.Steps. Losses stay on the device until settle. Between two
-    settlements nobody else may change or look at the state.
+    running: what Backend.free_running gives; densifier: see step.Steps. Losses stay on the
+    device until settle. Between two settlements nobody else may change or look at the state.
     """
 
     def __init__(self, renderer, optimizer, running, densifier=None):
         self.renderer, self.optimizer = renderer, optimizer
-        self.densifier = densifier or Densifier(None, None, None)
-        running.absolute = renderer.absolute
+        self.densifier = densifier
+        running.absolute = bool(densifier and densifier.needs_absolute)
         self.running, self.tally = running, running.tally
         self.waiting = deque()  # steps that may not be done
         event = renderer.backend.xp.cuda.Event
@@ -133,7 +131,10 @@ class OneRank:
             running.view(view.camera, photo, step.degree, room, update)
         if alone:
             return
-        self.densifier.regularise(running.state, running.gradients, views, self.tally)
+        densifier = self.densifier
+        if densifier:
+            densifier.regularise(running.state, running.gradients, views, self.tally)
         running.update(step.update, self.optimizer.selective)
-        rate, after = step.update[0]["means"], step.before + views
-        self.densifier.disturb(running.state, rate, step.before, after, self.tally)
+        if densifier:
+            rate, after = step.update[0]["means"], step.before + views
+            densifier.disturb(running.state, rate, step.before, after, self.tally)

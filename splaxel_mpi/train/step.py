@@ -5,7 +5,6 @@ import logging
 import numpy as np
 
 from ..arrays import release
-from ..densify.base import Densifier
 from ..visibility.demand import training
 from .loss import view_loss
 from .one_rank import OneRank
@@ -60,7 +59,7 @@ class Steps:
 
     def __init__(self, renderer, optimizer, settings, densifier=None):
         self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
-        self.densifier = densifier or Densifier(None, None, None)
+        self.densifier = densifier
 
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
@@ -80,11 +79,13 @@ class Steps:
             self.renderer, state.gaussians, views, photos, degree, self.settings, gradients
         )
         before, after = state.images_seen, state.images_seen + len(views)
-        rate = self.optimizer.rate("means", before, len(views))
         with self.renderer.timers("adam"):
-            self.densifier.regularise(state, gradients, len(views))
+            if self.densifier:
+                self.densifier.regularise(state, gradients, len(views))
             self.optimizer.step(state, gradients, len(views))
-            self.densifier.disturb(state, rate, before, after)
+            if self.densifier:
+                rate = self.optimizer.rate("means", before, len(views))
+                self.densifier.disturb(state, rate, before, after)
         state.images_seen = after
         return shares
 
