@@ -207,4 +207,6 @@ def finish(trainer, data, folder):
             origin=data.origin,
         )
         logger.info("results are in %s: model.ply, summary.json, pictures/, metrics.h5", folder)
+    if trainer.photos is not trainer.cache:
+        trainer.photos.close()
     trainer.cache.close()

@@ -4,10 +4,10 @@
     python tests/gpu/time_step.py scene folder scale images [--gsplat]
 
 city: the benchmark city (its module on the path) against synthetic photographs, selective Adam,
-learning rates zero. scene: a data set that is first trained for so many images. ms a step is wall time over many
-steps, host work included; stages are by CUDA events in a second pass, in which the GPU never waits
-for the host. gsplat is called as its users do: rasterization, L1 + SSIM by convolutions, backward,
-then torch's fused dense Adam or gsplat's SelectiveAdam.
+learning rates zero. scene: a data set that is first trained for so many images. ms a step is wall
+time over many steps, host work included; stages are by CUDA events in a second pass, in which the
+GPU never waits for the host. gsplat is called as its users do: rasterization, L1 + SSIM by
+convolutions, backward, then torch's fused dense Adam or gsplat's SelectiveAdam.
 """
 
 import sys
