@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ..arrays import module_of
 from .base import Exchange
 from .world import load_mpi
 
@@ -33,75 +34,90 @@ class HostExchange(Exchange):
 
     def alltoallv(self, kind, data, counts, received=None):
         """See Exchange. received must be what the other ranks send, where it is given."""
-        data, counts = np.asarray(data, order="C"), _counts(counts, self.comm.size)
+        data, counts = self._contiguous(data), _counts(counts, self.comm.size)
         _fit(counts)
         if data.ndim != 1 or len(data) != counts.sum():
             raise ValueError(f"{kind}: {data.shape} items, counts for {counts.sum()}")
-        with self._timed(kind):
+        with self._timed(kind, data):
             if received is None:
                 received = np.empty_like(counts)
                 self.comm.Alltoall(counts, received)
                 self.bytes[kind] += counts.nbytes - counts.itemsize
             received = _counts(received, self.comm.size)
             _fit(received)
-            out = self._empty(received.sum(), data.dtype)
-            self._alltoallv(data, counts, out, received)
+            out = self._empty(int(received.sum()), data)
+            self._keep_own(data, counts, out, received)
+            if self.comm.size > 1:
+                self._send(data, counts, out, received)
             self.bytes[kind] += int(counts.sum() - counts[self.comm.rank]) * data.itemsize
         return out, received
 
-    def _empty(self, shape, dtype):
-        """Host memory for what an alltoallv brings."""
-        return np.empty(shape, dtype)
+    def _contiguous(self, data):
+        """data as an array of its own module, in C order."""
+        return module_of(data).asarray(data, order="C")
 
-    def _alltoallv(self, data, counts, out, received):
-        """Own segment by copy, the others by MPI."""
+    def _empty(self, shape, data):
+        """Memory for what arrives, where ``data`` lies and of its type."""
+        return module_of(data).empty(shape, data.dtype)
+
+    def _keep_own(self, data, counts, out, received):
+        """Copy the segment that this rank sends to itself."""
         rank = self.comm.rank
-        sent_at, received_at = _starts(counts), _starts(received)
-        own, to = int(counts[rank]), int(received_at[rank])
+        own = int(counts[rank])
         if own != received[rank]:
             raise ValueError(f"rank {rank} sends itself {own} items, expects {received[rank]}")
-        out[to : to + own] = data[sent_at[rank] : sent_at[rank] + own]
-        if self.comm.size == 1:
-            return
-        others = np.arange(self.comm.size) != rank
+        if own:
+            start, to = int(counts[:rank].sum()), int(received[:rank].sum())
+            out[to : to + own] = data[start : start + own]
+
+    def _send(self, data, counts, out, received):
+        """Exchange the segments of the other ranks; those of this one are done."""
+        others = np.arange(self.comm.size) != self.comm.rank
         self.comm.Alltoallv(
-            [_sendable(data), (counts * others, sent_at)],
-            [_sendable(out), (received * others, received_at)],
+            [sendable(data), (counts * others, starts(counts))],
+            [sendable(out), (received * others, starts(received))],
         )
 
     def allgather(self, kind, data):
         """See Exchange."""
-        data = np.asarray(data, order="C")
-        out = np.empty((self.comm.size, *data.shape), data.dtype)
-        with self._timed(kind):
-            if data.size > LARGEST_COUNT:
-                raise OverflowError(f"{data.size} items do not fit MPI's 32-bit counts")
-            self.comm.Allgather(_sendable(data), _sendable(out))
+        data = self._contiguous(data)
+        _fit(np.array([data.size]))
+        with self._timed(kind, data):
+            out = self._empty((self.comm.size, *data.shape), data)
+            self._gather(data, out)
             self.bytes[kind] += data.nbytes * (self.comm.size - 1)
         return out
 
+    def _gather(self, data, out):
+        """Fill out, (ranks, ...), with every rank's data."""
+        self.comm.Allgather(sendable(data), sendable(out))
+
     def allgatherv(self, kind, data):
         """See Exchange. Raises OverflowError where the concatenation does not fit."""
-        data = np.asarray(data, order="C")
+        data = self._contiguous(data)
         if data.ndim != 1:
             raise ValueError(f"{kind}: expected a flat array, got {data.shape}")
-        with self._timed(kind):
+        with self._timed(kind, data):
             counts = np.empty(self.comm.size, np.int64)
             self.comm.Allgather(np.array([len(data)], np.int64), counts)
             _fit(counts)
-            out = np.empty(counts.sum(), data.dtype)
-            self.comm.Allgatherv(_sendable(data), [_sendable(out), (counts, _starts(counts))])
+            out = self._empty(int(counts.sum()), data)
+            self._gatherv(data, out, counts)
             self.bytes[kind] += (data.nbytes + counts.itemsize) * (self.comm.size - 1)
         return out, counts
 
+    def _gatherv(self, data, out, counts):
+        """Fill out with every rank's data, counts items each."""
+        self.comm.Allgatherv(sendable(data), [sendable(out), (counts, starts(counts))])
+
     def allreduce(self, kind, data, op="sum"):
         """See Exchange. A NaN of any rank comes out on all of them, for every op."""
-        data = np.asarray(data, order="C")
+        data = self._contiguous(data)
         if op not in ("sum", "min", "max") or (op == "sum" and data.dtype == bool):
             raise ValueError(f"{kind}: no {op} of {data.dtype}")
-        with self._timed(kind):
+        with self._timed(kind, data):
             # MPI libraries differ in whether a sum of narrow integers wraps or saturates
-            if data.dtype.kind in "iu" and data.itemsize >= 4:
+            if isinstance(data, np.ndarray) and data.dtype.kind in "iu" and data.itemsize >= 4:
                 return self._reduce_integers(kind, data, op)
             return self._reduce_in_order(kind, data, op)
 
@@ -117,12 +133,13 @@ class HostExchange(Exchange):
 
     def _reduce_in_order(self, kind, data, op):
         """Gather, then combine in rank order: the same bits on every rank and in every run."""
-        combine = {"sum": np.add, "min": np.minimum, "max": np.maximum}[op]
+        xp = module_of(data)
+        combine = {"sum": xp.add, "min": xp.minimum, "max": xp.maximum}[op]
         out = data.copy()
         block = max(1, REDUCTION_BYTES // (data.itemsize * self.comm.size))
         for part, into in _blocks(data, out, block):
-            gathered = np.empty((self.comm.size, len(part)), data.dtype)
-            self.comm.Allgather(_sendable(part), _sendable(gathered))
+            gathered = self._empty((self.comm.size, len(part)), data)
+            self._gather(part, gathered)
             into[:] = gathered[0]
             for other in gathered[1:]:
                 combine(into, other, out=into)
@@ -130,7 +147,8 @@ class HostExchange(Exchange):
         return out
 
     @contextmanager
-    def _timed(self, kind):
+    def _timed(self, kind, data):
+        """Count the time of a with block that moves ``data``."""
         start = time.perf_counter()
         if self.measure_wait:
             self.comm.Barrier()
@@ -155,11 +173,8 @@ def _counts(counts, ranks):
     return counts
 
 
-def _starts(counts):
-    return np.concatenate([[0], np.cumsum(counts)[:-1]])
-
-
 def _fit(counts):
+    """Raise OverflowError where so many items are beyond what one call can name."""
     total = int(counts.sum())
     if total > LARGEST_COUNT:
         raise OverflowError(
@@ -168,6 +183,11 @@ def _fit(counts):
         )
 
 
-def _sendable(array):
+def starts(counts):
+    """Where each segment begins in a flat array of segments of these lengths."""
+    return np.cumsum(counts) - counts
+
+
+def sendable(array):
     """The array, as integers of the same width where MPI has no such type (float16)."""
     return array.view(np.uint16) if array.dtype == np.float16 else array
