@@ -35,15 +35,17 @@ def warm_up(config, world, make_renderer):
         return
     start = time.perf_counter()
     folder, reason = _shared_folder(world.node)
-    alone = reason is None
-    if world.node.rank == 0 or not alone:
+    waits = world.node.rank > 0 and reason is None
+    if waits:
+        _build_sorts(world.backend)
+    else:
         _prepare(config, world, make_renderer)
     world.node.Barrier()
-    if world.node.rank and alone:
+    if waits:
         _prepare(config, world, make_renderer)
     world.comm.Barrier()
     if world.is_root:
-        how = f"kept in {folder}" if alone else f"{reason}: every rank compiles, at every start"
+        how = f"kept in {folder}" if not reason else f"{reason}: every rank compiles, every time"
         log.info("kernels: ready after %.1f s (%s)", time.perf_counter() - start, how)
 
 
@@ -54,7 +56,9 @@ def _shared_folder(node):
     folder = cache_folder()
     path = probe_folder(folder) if node.rank == 0 else None
     path = node.bcast(path)
-    seen = node.allgather(path is not None and os.path.exists(path))
+    # in the folder of each rank: names of folders may differ, and what is behind the same name
+    name = path and os.path.basename(path)
+    seen = node.allgather(bool(folder and name and (folder / name).exists()))
     if node.rank == 0 and path:
         os.unlink(path)
     if folder is None:
@@ -66,39 +70,62 @@ def _shared_folder(node):
     return folder, None
 
 
+def _build_sorts(backend):
+    from ..backends.cuda_compile import in_background, sort_jobs
+
+    with in_background(backend.device, sort_jobs(), backend.threads):
+        pass
+
+
 def _prepare(config, world, make_renderer):
-    from ..backends.cuda_compile import load_all
+    """Compile or load everything: what takes long at the same time as the growth event."""
+    from ..backends.cuda_compile import in_background, kernel_jobs, sort_jobs
     from ..tools.kernels import sources
 
-    load_all(world.backend.device, sources(), max(1, world.backend.threads))
-    rehearse(config, world.backend, make_renderer)
+    backend = world.backend
+    jobs = sort_jobs() + kernel_jobs(sources())
+    rehearsal = Rehearsal(config, backend, make_renderer)
+    with in_background(backend.device, jobs, backend.threads):
+        rehearsal.grow()
+    rehearsal.step()
 
 
-def rehearse(config, backend, make_renderer):
-    """One step and one growth event of a tiny scene in two cells on this rank alone.
+class Rehearsal:
+    """A tiny scene on this rank alone, in two cells, or in one where the run has one.
 
     What the run does goes through the same calls with arrays of the same types, so that what is
     compiled at a first call, by whatever library, is compiled here.
     """
-    exchange = exchange_alone(backend)
-    world = World(exchange.comm, exchange.comm, exchange, backend)
-    gaussians = _gaussians(backend.real)
-    tree = build(gaussians.means, None, 2, exchange)
-    state = State.fresh(gaussians, None)
-    state.move(backend.to_device)
-    state.migrate(tree, exchange)
-    renderer = make_renderer(config, world, tree, state)
-    views = [SimpleNamespace(camera=_camera(), index=0)]
-    photos = {0: np.full((SIZE, SIZE, 3), 99, np.uint8)}
-    optimizer = Optimizer(backend, config.train, 1.0, 1)
-    degree = config.scene.sh_degree
-    train_step(renderer, optimizer, state, views, photos, degree, config.train)
-    renderer.draw(state.gaussians, [_camera()], degree, [whole_image(0)])
-    densifier, total = make_densifier(config.densify, 1.0, 0), config.train.images
-    if densifier and total > 1:
-        state.norm[:] = 1  # all of them grow
-        densifier.apply(state, 0, total - 1, total, exchange)
-        state.migrate(tree, exchange)
+
+    def __init__(self, config, backend, make_renderer, cells=2):
+        self.config, self.backend, self.make_renderer = config, backend, make_renderer
+        self.exchange = exchange_alone(backend)
+        gaussians = _gaussians(backend.real)
+        self.tree = build(gaussians.means, None, cells, self.exchange)
+        self.state = State.fresh(gaussians, None)
+        self.state.move(backend.to_device)
+        self.state.migrate(self.tree, self.exchange)
+
+    def grow(self):
+        """A growth event in which every Gaussian is cloned or split."""
+        total = self.config.train.images
+        densifier = make_densifier(self.config.densify, 1.0, 0)
+        if densifier and total > 1:
+            self.state.norm[:] = 1
+            densifier.apply(self.state, 0, total - 1, total, self.exchange)
+            self.state.migrate(self.tree, self.exchange)
+
+    def step(self):
+        """One update from one view, and an image of it."""
+        config, comm = self.config, self.exchange.comm
+        world = World(comm, comm, self.exchange, self.backend)
+        renderer = self.make_renderer(config, world, self.tree, self.state)
+        optimizer = Optimizer(self.backend, config.train, 1.0, 1)
+        views = [SimpleNamespace(camera=_camera(), index=0)]
+        photos = {0: np.full((SIZE, SIZE, 3), 99, np.uint8)}
+        degree = config.scene.sh_degree
+        train_step(renderer, optimizer, self.state, views, photos, degree, config.train)
+        renderer.draw(self.state.gaussians, [_camera()], degree, [whole_image(0)])
 
 
 def _camera():
