@@ -122,7 +122,7 @@ def _environment(environ=os.environ):
         if not LAUNCHERS.match(name) or PROTOCOLS.match(name)
     }
     kept["OMPI_MCA_ess_singleton_isolated"] = "1"  # Open MPI 4: start no daemon for it
-    kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    kept["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     return kept
 
 

@@ -19,12 +19,12 @@ run() {
     shift 2
     echo "=== $ranks ranks, $(command -v mpirun)"
     SPLAXEL_EXPECT_TRANSPORT=$expected timeout -k 5 "$LIMIT" \
-        mpirun -n "$ranks" "$@" python3 -m mpi4py -m pytest -q --color=no -m gpu \
+        mpirun -n "$ranks" "$@" python -m mpi4py -m pytest -q --color=no -m gpu \
         -p no:cacheprovider tests/gpu/test_transports.py "${arguments[@]}" || failed=1
 }
 
 arguments=("$@")
-gpus=$(python3 -c 'import cupy; print(cupy.cuda.runtime.getDeviceCount())') || exit 2
+gpus=$(python -c 'import cupy; print(cupy.cuda.runtime.getDeviceCount())') || exit 2
 for ranks in $RANKS; do
     run "$ranks" ""
 done
