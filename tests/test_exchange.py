@@ -181,14 +181,18 @@ def test_auto_checks_what_arrives(choose, comm, monkeypatch):
     """One rank gets something else than was sent; another transport fails with an error."""
 
     def wrong(self, data, counts, out, received):
-        HostExchange._send(self, data, counts, out, received)
-        if comm.rank == comm.size - 1:
-            out[0] += 1
+        move, _ = HostExchange._sending(self, data, counts, out, received)
+
+        def break_one():
+            if comm.rank == comm.size - 1:
+                out[0] += 1
+
+        return move, break_one
 
     def broken(self, comm, measure_wait):
         raise RuntimeError("unhandled system error")
 
-    monkeypatch.setattr(HostCudaAware, "_send", wrong)
+    monkeypatch.setattr(HostCudaAware, "_sending", wrong)
     monkeypatch.setattr(HostNccl, "__init__", broken)
     name, line = choose()
     assert name == "staged"

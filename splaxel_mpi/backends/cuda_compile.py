@@ -11,8 +11,9 @@ import numpy as np
 from .cuda_module import module
 from .cuda_sort import sorter
 
-# Key types of the sorts of every view: depths, and tiles of images up to 4096 x 4096 pixels.
-SORTED = (np.uint32, np.uint16)
+# Key types of the sorts of a view: depths, tiles (of images up to 4096 x 4096 pixels), and ids
+# where depths are equal.
+SORTED = (np.uint32, np.uint16, np.int64)
 
 
 def cache_folder(environ=os.environ):

@@ -3,7 +3,7 @@
 from . import probe
 from .buffers import KEPT_BYTES
 from .device_arrays import DeviceExchange
-from .host import sendable, starts
+from .host import nothing, sendable, starts
 from .world import first_of
 
 
@@ -36,12 +36,11 @@ class CudaAwareExchange(DeviceExchange):
 
         return cupy.empty(nbytes, cupy.uint8)
 
-    def _send(self, data, counts, out, received):
-        sizes = self._of_others(counts).sum(), self._of_others(received).sum()
-        if not self._on_device(data) or max(sizes) * data.itemsize <= KEPT_BYTES:
-            return super()._send(data, counts, out, received)
-        self._wait_for_stream()
-        self.comm.Alltoallv(
-            [sendable(data), (self._of_others(counts), starts(counts))],
-            [sendable(out), (self._of_others(received), starts(received))],
-        )
+    def _sending(self, data, counts, out, received):
+        sent, arriving = self._of_others(counts), self._of_others(received)
+        largest = max(sent.sum(), arriving.sum()) * data.itemsize
+        if not self._on_device(data) or largest <= KEPT_BYTES:
+            return super()._sending(data, counts, out, received)
+        send = [sendable(data), (sent, starts(counts))]
+        receive = [sendable(out), (arriving, starts(received))]
+        return lambda: self.comm.Alltoallv(send, receive), nothing

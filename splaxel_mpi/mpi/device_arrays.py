@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from .buffers import Buffer
-from .host import HostExchange, sendable, starts
+from .host import HostExchange, nothing, sendable, starts
 
 
 class DeviceExchange(HostExchange):
@@ -14,9 +14,12 @@ class DeviceExchange(HostExchange):
     What comes back is of the kind that was given. Device data goes through two buffers of the
     exchange's own, of the memory that ``_allocate`` gives, where the segments for other ranks
     lie side by side; what a rank sends itself is copied on the device. Work runs on the current
-    CuPy stream, which must be the same for all calls; ``seconds`` begin once it has finished
-    what was asked of it before.
+    CuPy stream, which must be the same for all calls. ``seconds`` begin once the stream has
+    reached the exchange: what is prepared before that costs nothing while the device computes.
     """
+
+    # whether the copies to and from the buffers are part of the way to other ranks
+    copies_travel = False
 
     def __init__(self, comm, measure_wait=False):
         super().__init__(comm, measure_wait)
@@ -57,44 +60,58 @@ class DeviceExchange(HostExchange):
         with super()._timed(kind, data):
             yield
 
-    def _send(self, data, counts, out, received):
+    def _sending(self, data, counts, out, received):
         if not self._on_device(data):
-            return super()._send(data, counts, out, received)
+            return super()._sending(data, counts, out, received)
         sent, arriving = self._of_others(counts), self._of_others(received)
-        self._through_buffers(
+        return self._through_buffers(
             self._around_own(data, counts),
             self._around_own(out, received),
-            lambda outgoing, incoming: self.comm.Alltoallv(
-                [outgoing, (sent, starts(sent))], [incoming, (arriving, starts(arriving))]
-            ),
+            self.comm.Alltoallv,
+            (sent, starts(sent)),
+            (arriving, starts(arriving)),
         )
 
-    def _gather(self, data, out):
+    def _gathering(self, data, out):
         if not self._on_device(data):
-            return super()._gather(data, out)
-        self._through_buffers([data.reshape(-1)], [out.reshape(-1)], self.comm.Allgather)
+            return super()._gathering(data, out)
+        return self._through_buffers([data.reshape(-1)], [out.reshape(-1)], self.comm.Allgather)
 
-    def _gatherv(self, data, out, counts):
+    def _gathering_all(self, data, out, counts):
         if not self._on_device(data):
-            return super()._gatherv(data, out, counts)
-        self._through_buffers(
-            [data],
-            [out],
-            lambda one, all_: self.comm.Allgatherv(one, [all_, (counts, starts(counts))]),
+            return super()._gathering_all(data, out, counts)
+        return self._through_buffers(
+            [data], [out], self.comm.Allgatherv, None, (counts, starts(counts))
         )
 
-    def _through_buffers(self, pieces, places, move):
-        """Bring flat device arrays side by side into one buffer, move(outgoing, incoming), and
-        spread what came into the other over ``places``."""
+    def _through_buffers(self, pieces, places, call, sent=None, arriving=None):
+        """(move, finish): bring flat device arrays side by side into one buffer, call MPI, and
+        spread what came into the other over ``places``. sent, arriving: counts and starts."""
         dtype = pieces[0].dtype
         outgoing = self._outgoing.take(sum(map(len, pieces)), dtype)
         incoming = self._incoming.take(sum(map(len, places)), dtype)
-        for piece, part in _paired(pieces, outgoing):
-            self._copy_in(piece, part)
-        self._wait_for_stream()
-        move(sendable(outgoing), sendable(incoming))
-        for place, part in _paired(places, incoming):
-            self._copy_out(part, place)
+        there, back = list(_paired(pieces, outgoing)), list(_paired(places, incoming))
+        send = [sendable(outgoing), sent] if sent else sendable(outgoing)
+        receive = [sendable(incoming), arriving] if arriving else sendable(incoming)
+
+        def copy_in():
+            for piece, part in there:
+                self._copy_in(piece, part)
+
+        def copy_out():
+            for place, part in back:
+                self._copy_out(part, place)
+
+        if not self.copies_travel:
+            copy_in()
+            return lambda: call(send, receive), copy_out
+
+        def move():
+            copy_in()
+            call(send, receive)
+            copy_out()
+
+        return move, nothing
 
     @staticmethod
     def _copy_in(piece, part):

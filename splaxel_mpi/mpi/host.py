@@ -38,19 +38,31 @@ class HostExchange(Exchange):
         _fit(counts)
         if data.ndim != 1 or len(data) != counts.sum():
             raise ValueError(f"{kind}: {data.shape} items, counts for {counts.sum()}")
-        with self._timed(kind, data):
-            if received is None:
-                received = np.empty_like(counts)
-                self.comm.Alltoall(counts, received)
-                self.bytes[kind] += counts.nbytes - counts.itemsize
-            received = _counts(received, self.comm.size)
-            _fit(received)
-            out = self._empty(int(received.sum()), data)
-            self._keep_own(data, counts, out, received)
-            if self.comm.size > 1:
-                self._send(data, counts, out, received)
-            self.bytes[kind] += int(counts.sum() - counts[self.comm.rank]) * data.itemsize
+        if received is None:
+            received = self._received(kind, counts)
+        received = _counts(received, self.comm.size)
+        _fit(received)
+        out = self._empty(int(received.sum()), data)
+        self._keep_own(data, counts, out, received)
+        if self.comm.size > 1:
+            self._run(kind, data, self._sending(data, counts, out, received))
+        self.bytes[kind] += int(counts.sum() - counts[self.comm.rank]) * data.itemsize
         return out, received
+
+    def _received(self, kind, counts):
+        """What every rank sends here, when this one sends ``counts``."""
+        received = np.empty_like(counts)
+        with self._timed(kind, counts):
+            self.comm.Alltoall(counts, received)
+        self.bytes[kind] += counts.nbytes - counts.itemsize
+        return received
+
+    def _run(self, kind, data, steps):
+        """Time the first of two functions, then call the other."""
+        move, finish = steps
+        with self._timed(kind, data):
+            move()
+        finish()
 
     def _contiguous(self, data):
         """data as an array of its own module, in C order."""
@@ -70,63 +82,62 @@ class HostExchange(Exchange):
             start, to = int(counts[:rank].sum()), int(received[:rank].sum())
             out[to : to + own] = data[start : start + own]
 
-    def _send(self, data, counts, out, received):
-        """Exchange the segments of the other ranks; those of this one are done."""
+    def _sending(self, data, counts, out, received):
+        """(move, finish), functions to call one after the other, which exchange the segments of
+        the other ranks; those of this one are done. Only ``move`` talks to them."""
         others = np.arange(self.comm.size) != self.comm.rank
-        self.comm.Alltoallv(
-            [sendable(data), (counts * others, starts(counts))],
-            [sendable(out), (received * others, starts(received))],
-        )
+        outgoing = [sendable(data), (counts * others, starts(counts))]
+        incoming = [sendable(out), (received * others, starts(received))]
+        return lambda: self.comm.Alltoallv(outgoing, incoming), nothing
 
     def allgather(self, kind, data):
         """See Exchange."""
         data = self._contiguous(data)
         _fit(np.array([data.size]))
-        with self._timed(kind, data):
-            out = self._empty((self.comm.size, *data.shape), data)
-            self._gather(data, out)
-            self.bytes[kind] += data.nbytes * (self.comm.size - 1)
+        out = self._empty((self.comm.size, *data.shape), data)
+        self._run(kind, data, self._gathering(data, out))
+        self.bytes[kind] += data.nbytes * (self.comm.size - 1)
         return out
 
-    def _gather(self, data, out):
-        """Fill out, (ranks, ...), with every rank's data."""
-        self.comm.Allgather(sendable(data), sendable(out))
+    def _gathering(self, data, out):
+        """As _sending: fill out, (ranks, ...), with every rank's data."""
+        return lambda: self.comm.Allgather(sendable(data), sendable(out)), nothing
 
     def allgatherv(self, kind, data):
         """See Exchange. Raises OverflowError where the concatenation does not fit."""
         data = self._contiguous(data)
         if data.ndim != 1:
             raise ValueError(f"{kind}: expected a flat array, got {data.shape}")
-        with self._timed(kind, data):
-            counts = np.empty(self.comm.size, np.int64)
-            self.comm.Allgather(np.array([len(data)], np.int64), counts)
-            _fit(counts)
-            out = self._empty(int(counts.sum()), data)
-            self._gatherv(data, out, counts)
-            self.bytes[kind] += (data.nbytes + counts.itemsize) * (self.comm.size - 1)
+        counts, length = np.empty(self.comm.size, np.int64), np.array([len(data)], np.int64)
+        self._run(kind, length, (lambda: self.comm.Allgather(length, counts), nothing))
+        _fit(counts)
+        out = self._empty(int(counts.sum()), data)
+        self._run(kind, data, self._gathering_all(data, out, counts))
+        self.bytes[kind] += (data.nbytes + counts.itemsize) * (self.comm.size - 1)
         return out, counts
 
-    def _gatherv(self, data, out, counts):
-        """Fill out with every rank's data, counts items each."""
-        self.comm.Allgatherv(sendable(data), [sendable(out), (counts, starts(counts))])
+    def _gathering_all(self, data, out, counts):
+        """As _sending: fill out with every rank's data, counts items each."""
+        incoming = [sendable(out), (counts, starts(counts))]
+        return lambda: self.comm.Allgatherv(sendable(data), incoming), nothing
 
     def allreduce(self, kind, data, op="sum"):
         """See Exchange. A NaN of any rank comes out on all of them, for every op."""
         data = self._contiguous(data)
         if op not in ("sum", "min", "max") or (op == "sum" and data.dtype == bool):
             raise ValueError(f"{kind}: no {op} of {data.dtype}")
-        with self._timed(kind, data):
-            # MPI libraries differ in whether a sum of narrow integers wraps or saturates
-            if isinstance(data, np.ndarray) and data.dtype.kind in "iu" and data.itemsize >= 4:
-                return self._reduce_integers(kind, data, op)
-            return self._reduce_in_order(kind, data, op)
+        # MPI libraries differ in whether a sum of narrow integers wraps or saturates
+        if isinstance(data, np.ndarray) and data.dtype.kind in "iu" and data.itemsize >= 4:
+            return self._reduce_integers(kind, data, op)
+        return self._reduce_in_order(kind, data, op)
 
     def _reduce_integers(self, kind, data, op):
         """Exact in any order, so MPI may choose it: no rank holds all ranks' arrays."""
         MPI, out = load_mpi(), np.empty_like(data)
         operation = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}[op]
-        for part, into in _blocks(data, out, LARGEST_COUNT):
-            self.comm.Allreduce(part, into, operation)
+        with self._timed(kind, data):
+            for part, into in _blocks(data, out, LARGEST_COUNT):
+                self.comm.Allreduce(part, into, operation)
         # a reduce-scatter and an all-gather of 1 / size each
         self.bytes[kind] += 2 * data.nbytes * (self.comm.size - 1) // self.comm.size
         return out
@@ -139,7 +150,7 @@ class HostExchange(Exchange):
         block = max(1, REDUCTION_BYTES // (data.itemsize * self.comm.size))
         for part, into in _blocks(data, out, block):
             gathered = self._empty((self.comm.size, len(part)), data)
-            self._gather(part, gathered)
+            self._run(kind, part, self._gathering(part, gathered))
             into[:] = gathered[0]
             for other in gathered[1:]:
                 combine(into, other, out=into)
@@ -181,6 +192,10 @@ def _fit(counts):
             f"{total} items in one exchange do not fit MPI's 32-bit counts: "
             "use a smaller train.chunk or more ranks"
         )
+
+
+def nothing():
+    """What is left to do after a move that leaves nothing."""
 
 
 def starts(counts):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from .device import identity
 from .device_arrays import DeviceExchange
-from .host import starts
+from .host import nothing, starts
 from .world import first_of
 
 INSTALL = "install it (pip install 'splaxel-mpi[nccl]')"
@@ -104,45 +104,50 @@ class NcclExchange(DeviceExchange):
     def _address(array):
         return array.data.ptr
 
-    def _send(self, data, counts, out, received):
+    def _sending(self, data, counts, out, received):
         if not self._on_device(data):
-            return super()._send(data, counts, out, received)
+            return super()._sending(data, counts, out, received)
         size = data.itemsize
-        self._exchange(
+        return self._exchanging(
             self._address(data), starts(counts) * size, counts * size,
             self._address(out), starts(received) * size, received * size,
         )
 
-    def _exchange(self, data, sent_at, sent, out, received_at, received):
-        """Bytes to and from every other rank at these offsets of two addresses."""
-        kind, stream = self._library.NCCL_UINT8, self._stream()
-        self._library.groupStart()
+    def _exchanging(self, data, sent_at, sent, out, received_at, received):
+        """As _sending: bytes to and from every other rank at these offsets of two addresses."""
+        kind, stream, calls = self._library.NCCL_UINT8, self._stream(), []
         for peer in range(self.comm.size):
-            if peer == self.comm.rank:
-                continue
-            if sent[peer]:
-                self._nccl.send(int(data + sent_at[peer]), int(sent[peer]), kind, peer, stream)
-            if received[peer]:
-                self._nccl.recv(
-                    int(out + received_at[peer]), int(received[peer]), kind, peer, stream
-                )
-        self._library.groupEnd()
+            if peer != self.comm.rank and sent[peer]:
+                place = int(data + sent_at[peer]), int(sent[peer])
+                calls.append((self._nccl.send, (*place, kind, peer, stream)))
+            if peer != self.comm.rank and received[peer]:
+                place = int(out + received_at[peer]), int(received[peer])
+                calls.append((self._nccl.recv, (*place, kind, peer, stream)))
 
-    def _gather(self, data, out):
-        if not self._on_device(data):
-            return super()._gather(data, out)
-        if data.nbytes:
-            kind = self._library.NCCL_UINT8
-            addresses = self._address(data), self._address(out)
-            self._nccl.allGather(*addresses, data.nbytes, kind, self._stream())
+        def move():
+            self._library.groupStart()
+            for function, arguments in calls:
+                function(*arguments)
+            self._library.groupEnd()
 
-    def _gatherv(self, data, out, counts):
+        return move, nothing
+
+    def _gathering(self, data, out):
         if not self._on_device(data):
-            return super()._gatherv(data, out, counts)
+            return super()._gathering(data, out)
+        if not data.nbytes:
+            return nothing, nothing
+        arguments = self._address(data), self._address(out), data.nbytes
+        kind, stream = self._library.NCCL_UINT8, self._stream()
+        return lambda: self._nccl.allGather(*arguments, kind, stream), nothing
+
+    def _gathering_all(self, data, out, counts):
+        if not self._on_device(data):
+            return super()._gathering_all(data, out, counts)
         begin, size, rank = starts(counts), data.itemsize, self.comm.rank
         out[begin[rank] : begin[rank] + len(data)] = data
         own = counts * 0 + data.nbytes  # the same to everybody
-        self._exchange(
+        return self._exchanging(
             self._address(data), counts * 0, own, self._address(out), begin * size, counts * size
         )
 

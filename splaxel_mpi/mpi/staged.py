@@ -10,6 +10,7 @@ class StagedExchange(DeviceExchange):
     """Down to the host, through MPI, up again. Works with every MPI library."""
 
     name = "staged"
+    copies_travel = True
 
     @staticmethod
     def _allocate(nbytes):
@@ -21,7 +22,7 @@ class StagedExchange(DeviceExchange):
 
     @staticmethod
     def _copy_in(piece, part):
-        piece.get(out=part)
+        piece.get(out=part)  # and waits
 
     @staticmethod
     def _copy_out(part, place):

@@ -68,7 +68,7 @@ def alone(exchange, sent, received):
     def run():
         if exchange.name == "nccl":
             at = (exchange._address(data), starts(sent), sent)
-            exchange._exchange(*at, exchange._address(out), starts(received), received)
+            exchange._exchanging(*at, exchange._address(out), starts(received), received)[0]()
         elif exchange.name == "staged":
             data.get(out=lower)
             move(lower, upper)
