@@ -13,9 +13,10 @@ from ..partition.kdtree import build
 from ..scene.camera import Camera
 from ..scene.gaussians import GROUPS, Gaussians
 from ..visibility.demand import whole_image
+from .one_rank import OneRank
 from .optimizer import Optimizer
 from .state import State
-from .step import train_step
+from .step import make_steps
 from .world import World
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ def _prepare(config, world, make_renderer):
 
     backend = world.backend
     jobs = sort_jobs() + kernel_jobs(sources())
-    rehearsal = Rehearsal(config, backend, make_renderer)
+    cells = config.partition.cells or world.ranks
+    rehearsal = Rehearsal(config, backend, make_renderer, min(cells, 2))
     with in_background(backend.device, jobs, backend.threads):
         rehearsal.grow()
     rehearsal.step()
@@ -97,7 +99,7 @@ class Rehearsal:
     compiled at a first call, by whatever library, is compiled here.
     """
 
-    def __init__(self, config, backend, make_renderer, cells=2):
+    def __init__(self, config, backend, make_renderer, cells):
         self.config, self.backend, self.make_renderer = config, backend, make_renderer
         self.exchange = exchange_alone(backend)
         gaussians = _gaussians(backend.real)
@@ -117,14 +119,17 @@ class Rehearsal:
 
     def step(self):
         """One update from one view, and an image of it."""
-        config, comm = self.config, self.exchange.comm
-        world = World(comm, comm, self.exchange, self.backend)
+        config, comm, backend = self.config, self.exchange.comm, self.backend
+        world = World(comm, comm, self.exchange, backend)
         renderer = self.make_renderer(config, world, self.tree, self.state)
-        optimizer = Optimizer(self.backend, config.train, 1.0, 1)
+        steps = make_steps(renderer, Optimizer(backend, config.train, 1.0, 1), config.train)
+        photo = np.full((SIZE, SIZE, 3), 99, np.uint8)
+        if isinstance(steps, OneRank):
+            photo = backend.to_device(photo)
         views = [SimpleNamespace(camera=_camera(), index=0)]
-        photos = {0: np.full((SIZE, SIZE, 3), 99, np.uint8)}
         degree = config.scene.sh_degree
-        train_step(renderer, optimizer, self.state, views, photos, degree, config.train)
+        steps.step(self.state, views, {0: photo}, degree)
+        steps.settle()
         renderer.draw(self.state.gaussians, [_camera()], degree, [whole_image(0)])
 
 

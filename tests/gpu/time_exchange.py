@@ -31,7 +31,7 @@ from splaxel_mpi.train import job
 from splaxel_mpi.train.optimizer import Optimizer
 from splaxel_mpi.train.render import Renderer
 from splaxel_mpi.train.state import State
-from splaxel_mpi.train.step import train_step
+from splaxel_mpi.train.step import make_steps
 from splaxel_mpi.train.world import make_world
 
 STEPS, WARM, REPEATS = 12, 4, 20
@@ -111,14 +111,14 @@ def city_steps(exchange, backend, count, side, kind, views):
     layout = Layout(tree, exchange.rank, exchange.ranks, state.offsets)
     compositor = Overlap(backend, exchange, layout, [0, 0, 0])
     renderer = Renderer(backend, exchange, layout, compositor, 0.1, 1e-4)
-    optimizer = Optimizer(backend, Train(), side, 2)
+    steps = make_steps(renderer, Optimizer(backend, Train(), side, 2), Train())
     cameras = list(load_cameras(kind, views, side))
     views = [SimpleNamespace(camera=c, index=i) for i, c in enumerate(cameras)]
     photos = {v.index: np.full((v.camera.height, v.camera.width, 3), 99, np.uint8) for v in views}
 
     def step(turn):
         batch = [views[(2 * turn + k) % len(views)] for k in range(2)]
-        train_step(renderer, optimizer, state, batch, photos, 3, Train())
+        steps.step(state, batch, photos, 3)
 
     return step
 
