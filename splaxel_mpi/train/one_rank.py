@@ -112,6 +112,9 @@ class OneRank:
         for step in self.waiting:
             if step.end > done:
                 self._run(step, max(done - step.first, 0), None)
+        mark = self.marks[self.turn]
+        mark.record()
+        mark.synchronize()  # photographs are let go of with their steps
         self.waiting.clear()
 
     def _collect(self):

@@ -1,13 +1,13 @@
-"""Times whole training steps (batch 1, selective Adam), and gsplat's in the same run.
+"""Times whole training steps (batch 1), and gsplat's in the same run.
 
     python tests/gpu/time_step.py city Gaussians side kind views [--gsplat]
     python tests/gpu/time_step.py scene folder scale images [--gsplat]
 
-city: the benchmark city (its module on the path) against synthetic photographs, learning rates
-zero. scene: a data set that is first trained for so many images. ms a step is wall time over many
-steps, host work included; stages are by CUDA events in a second pass, in which the GPU never waits
-for the host. gsplat is called as its users do: rasterization, L1 + SSIM by convolutions, backward,
-then torch's fused dense Adam or gsplat's SelectiveAdam.
+city: the benchmark city (its module on the path) against synthetic photographs, selective Adam,
+learning rates zero. scene: a data set that is first trained for so many images. ms a step is wall
+time over many steps, host work included; stages are by CUDA events in a second pass, in which the
+GPU never waits for the host. gsplat is called as its users do: rasterization, L1 + SSIM by
+convolutions, backward, then torch's fused dense Adam or gsplat's SelectiveAdam.
 """
 
 import sys
@@ -170,8 +170,9 @@ def gsplat_steps(parameters, cameras, photos, near, selective):
 
     p = {k: torch.nn.Parameter(torch.as_tensor(v, device="cuda")) for k, v in parameters.items()}
     if selective:
-        optimizers = [SelectiveAdam([x], eps=1e-15, betas=(0.9, 0.999), lr=1e-9)
-                      for x in p.values()]
+        optimizers = [SelectiveAdam([x], eps=1e-15, betas=(0.9, 0.999)) for x in p.values()]
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = 1e-9
     else:
         optimizers = [torch.optim.Adam([x], lr=1e-9, eps=1e-15, fused=True) for x in p.values()]
     found = []
