@@ -32,4 +32,5 @@ class CudaChain:
         check_array("ids", gaussians.ids, (count,), np.int64)
         launch(kernel("mcmc.cu", "noise"), -(-count // THREADS), THREADS, count, gaussians.ids,
                gaussians.scales, gaussians.quats, gaussians.opacities, np.int64(word(seed)),
-               np.int64(word(images)), np.float32(scale), gaussians.means, tally and tally.stop_word)
+               np.int64(word(images)), np.float32(scale), gaussians.means,
+               tally and tally.stop_word)

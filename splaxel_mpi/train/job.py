@@ -107,6 +107,7 @@ def prepare(config, resume, world, data, cache, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
     budget = make_budget(config.backend.memory, world, cache.capacity, config.mpi.share_gpu)
+    budget.scene = config.densify.limit
     if resume:
         place = folder / "checkpoints"
         state, tree, stored = from_checkpoint(place, config, world, data.content_id, budget)
@@ -126,7 +127,7 @@ def prepare(config, resume, world, data, cache, folder):
     trainer.state, trainer.tree = state, tree
     trainer.renderer = make_renderer(config, world, tree, state)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
-    _add_densifier(trainer, config, data.extent)
+    trainer.densifier = _densifier(config, world, data.extent)
     trainer.steps = make_steps(
         trainer.renderer, trainer.optimizer, config.train, trainer.densifier
     )
@@ -148,16 +149,13 @@ def prepare(config, resume, world, data, cache, folder):
     return trainer
 
 
-def _add_densifier(trainer, config, extent):
-    """Give a trainer its densifier, and what that needs of the other stages."""
-    trainer.state.budget.scene = config.densify.limit
-    densifier = make_densifier(config.densify, extent, config.run.seed, trainer.world.backend)
-    trainer.densifier = densifier
-    if densifier and densifier.needs_dense and not trainer.optimizer.dense:
-        logger.info("densify.method %s moves every Gaussian in every step: train.optimizer "
-                    "selective is taken as dense", densifier.name)
-        trainer.optimizer.dense = True
-    trainer.renderer.absolute = bool(densifier and densifier.needs_absolute)
+def _densifier(config, world, extent):
+    """The densifier of the settings, with a word on what it overrides."""
+    densifier = make_densifier(config.densify, extent, config.run.seed, world.backend)
+    if densifier and densifier.needs_dense and config.train.optimizer != "dense":
+        logger.info("densify.method %s moves every Gaussian in every step: train.optimizer %s is "
+                    "taken as dense", densifier.name, config.train.optimizer)
+    return densifier
 
 
 def make_renderer(config, world, tree, state):

@@ -96,7 +96,11 @@ class Steps:
 
 
 def make_steps(renderer, optimizer, settings, densifier=None):
-    """Steps for a rank: those that never wait for the device where they are to be had."""
+    """Steps for a rank: those that never wait for the device where they are to be had. The
+    renderer and the optimizer are set to what the densifier (None: none) needs."""
+    if densifier:
+        renderer.absolute = densifier.needs_absolute
+        optimizer.dense |= densifier.needs_dense
     layout, running = renderer.layout, None
     if layout.ranks == layout.cells == 1:
         background = renderer.compositor.background

@@ -110,10 +110,10 @@ def steps_of(backend, kind, settings, batch):
               1, 0, backend, 1e-4)
     state = State.fresh(run.gaussians, run.renderer.layout.offsets)
     method = make_densifier(settings, 2.0, 0, backend)
-    run.renderer.absolute = method.needs_absolute
     optimizer = Optimizer(backend, how, 2.0, batch)
-    make = Steps if kind is Steps else make_steps
-    steps = make(run.renderer, optimizer, how, method)
+    steps = make_steps(run.renderer, optimizer, how, method)
+    if kind is Steps:
+        steps = Steps(run.renderer, optimizer, how, method)
     assert isinstance(steps, kind)
     method.follow(state, SelfExchange())
     views = [SimpleNamespace(camera=look_at([4 - i, i - 3, 1], [0, 0, 0], 97, 61), index=i)
