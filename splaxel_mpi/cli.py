@@ -9,6 +9,7 @@ import click
 from . import __version__
 from .errors import UserError
 from .mpi import launcher
+from .tools.bench.command import bench
 
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
@@ -223,6 +224,11 @@ def report(arch):
     from .tools import kernels as tool
 
     tool.report(tool.architectures(arch), click.echo)
+
+
+cli.add_command(bench)
+for one in (bench, *bench.commands.values()):
+    one.epilog = STATUSES
 
 
 def main(arguments=None):
