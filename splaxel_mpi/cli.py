@@ -186,9 +186,9 @@ def kernels():
 
 
 @kernels.command(epilog=STATUSES)
-@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100",
+@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100,sm_120",
               help="GPU architectures, comma separated (A100: sm_80, H100 and H200: sm_90, "
-              "B200: sm_100).")
+              "B200: sm_100, RTX 50: sm_120).")
 @click.option("--out", metavar="DIR", required=True, help="Folder for the binaries.")
 def build(arch, out):
     """Compile the kernels into DIR, for GPU nodes that have no compiler.
@@ -208,7 +208,7 @@ def build(arch, out):
 
 
 @kernels.command(epilog=STATUSES)
-@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100",
+@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100,sm_120",
               help="GPU architectures, comma separated.")
 def report(arch):
     """Print what each kernel takes on each architecture.
