@@ -24,7 +24,8 @@ SMALL = ("--backend", "host", "--gaussians", "2k", "--side", "150", "--size", "4
 
 
 def run(*arguments, **variables):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path, **variables}
     return subprocess.run(
         [sys.executable, "-m", "splaxel_mpi", "bench", "kernels", *map(str, arguments)],
         env=env, timeout=100, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -82,7 +83,8 @@ def test_trained_scene_under_the_cameras_of_its_data(tmp_path):
 ])
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     (tmp_path / "gsplat.py").write_text("raise ImportError(\"No module named 'gsplat'\")\n")
-    done = run(*arguments, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    done = run(*arguments, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT),
+                                                       os.environ.get("PYTHONPATH", "")]))
     assert done.returncode == 2 and message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout
 

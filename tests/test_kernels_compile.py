@@ -227,6 +227,7 @@ class PyCuda:
         MAX_THREADS_PER_MULTIPROCESSOR = "threads"
         MAX_REGISTERS_PER_MULTIPROCESSOR = "registers"
         MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = "shared"
+        CLOCK_RATE = "clock"
 
     class function_attribute:
         MAX_THREADS_PER_BLOCK, NUM_REGS, SHARED_SIZE_BYTES = 256, 40, 256
@@ -234,6 +235,7 @@ class PyCuda:
     class Device:
         def __init__(self, index):
             self.attributes = {"threads": 2048, "registers": 65536, "shared": 233472}
+            self.attributes["clock"] = 1_980_000
 
         def retain_primary_context(self):
             return SimpleNamespace(push=lambda: None, pop=lambda: None)
@@ -243,6 +245,9 @@ class PyCuda:
 
         def name(self):
             return "NVIDIA H200"
+
+        def total_memory(self):
+            return 140 << 30
 
         def get_attribute(self, name):
             return self.attributes[name]
@@ -259,6 +264,10 @@ def test_report_with_pycuda(compiler, one_source, monkeypatch):
     monkeypatch.setattr(occupancy, "find_device", lambda: found)
     said = []
     kernels.report(["sm_80", "sm_90"], said.append)
+    assert said.pop(1) == (
+        "NVIDIA H200: memory 140.0 GiB, clock 1980 MHz, threads a multiprocessor 2048, "
+        "registers a multiprocessor 65536, shared memory a multiprocessor 228 KiB"
+    )
     assert said[1].split()[-3:] == ["threads", "blocks", "warps"]
     # 40 registers x 256 threads: 10240 of 65536, six blocks of eight warps
     assert [line.split()[-3:] for line in said[2:] if "sm_90" in line] == [["256", "6", "48"]] * 2

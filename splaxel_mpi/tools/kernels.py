@@ -207,6 +207,8 @@ def report(arches, say):
     compiler, name = find_compiler()
     device, why = occupancy.find_device()
     say(f"compiled with {name}; occupancy: {why}")
+    if device:
+        say(f"{device.name}: {', '.join(device.attributes)}")
     say(f"{'kernel':28s} {'source':34s} {'arch':6s} {'regs':>5s} {'shared':>7s} {'stack':>6s} "
         f"{'spills':>6s}" + (f" {'threads':>8s} {'blocks':>6s} {'warps':>6s}" if device else ""))
     with tempfile.TemporaryDirectory(prefix="splaxel-kernels-") as folder:

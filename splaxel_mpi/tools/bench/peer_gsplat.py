@@ -162,7 +162,8 @@ def _optimizer(parameter, selective):
     if selective:
         from gsplat.optimizers import SelectiveAdam
 
-        return SelectiveAdam([parameter], eps=EPSILON, betas=(0.9, 0.999), lr=RATE)
+        group = {"params": [parameter], "lr": RATE}
+        return SelectiveAdam([group], eps=EPSILON, betas=(0.9, 0.999))
     return torch.optim.Adam([parameter], lr=RATE, eps=EPSILON, fused=True)
 
 
