@@ -38,15 +38,16 @@ def test_city_in_both_kinds_of_views(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "figures.json").read_text())
     assert found["bytes_per_second"] > 1e8 and found["backend"] == "host"
-    assert found["command"]["gaussians"] == 2000
+    assert found["command"]["gaussians"] == [2000] and not done.stderr
     street, aerial = found["scenes"]
     assert street["scene"] == "city of 0.002 M Gaussians, 150 m, street"
     for scene in (street, aerial):
         assert list(scene["stages"]) == STAGES and scene["views"] == 2
         assert all(stage["ms"] > 0 for stage in scene["stages"].values())
-        assert list(scene["whole"]) == [*kernels.WHOLES, "train step"]
+        wholes = ["forward", "backward", "step_without_loss", "step", "train step"]
+        assert list(scene["whole"]) == wholes and min(scene["whole"].values()) > 0
         counts = scene["counts"]
-        assert 0 < counts["visible"] < counts["gaussians"] == 2000
+        assert 0 < counts["drawn"] <= counts["visible"] < counts["gaussians"] == 2000
         assert counts["pairs"] > counts["instances"] > counts["held"] > 0
         assert counts["pixels"] == 40 * 30
         assert list(scene["half"]) == [*kernels.HALF_STAGES, "sum"]
@@ -54,7 +55,7 @@ def test_city_in_both_kinds_of_views(tmp_path):
         assert np.shape(shares) == (7, 2) and np.min(shares) > 0
     assert aerial["counts"] != street["counts"]
     # what is printed is what is written
-    assert f"visible {street['counts']['visible']:,}, pairs" in done.stdout
+    assert f"visible {street['counts']['visible']:,}, drawn" in done.stdout
     row = next(line for line in done.stdout.splitlines() if line.startswith("rasterize back"))
     stage = street["stages"]["rasterize back"]
     assert row.split()[2:5] == [f"{stage['ms']:.3f}", f"{stage['floor_ms']:.3f}", stage["bound"]]
@@ -77,6 +78,7 @@ def test_trained_scene_under_the_cameras_of_its_data(tmp_path):
     (["--gaussians", "many"], "'many' is not a count such as 250k or 4M"),
     (["--gaussians", "0"], "'0' is not a count"),
     (["--size", "1920"], "'1920' is not a size such as 1920x1080"),
+    (["--gaussians", "1k", "--gaussians", "2k"], "give --side as often as --gaussians"),
     (["--side", "100"], "100.0 is not in the range"),
     (["--model", "a.ply", "--data", "nowhere"], "nowhere: data set not found"),
     ([*SMALL, "--peer", "gsplat"], "--peer gsplat: No module named 'gsplat'"),
@@ -103,12 +105,14 @@ def test_counts(text, count):
 
 def test_floors_follow_bytes_and_instructions():
     """Numbers that can be counted by hand: 2 of 10 Gaussians visible, 3 instances on one tile."""
-    counts = floors.Counts(10, 2, 3, 1, 256, 512)
+    counts = floors.Counts(10, 2, 1, 3, 1, 256, 512)
     moved = floors.stage_bytes(counts, 1)
     assert moved["project"] == 10 * 24 + 2 * (53 * 4 + 48 + 8 + 12)
     assert moved["loss"] == 256 * 3 * 9 and moved["zero gradients"] == 10 * 236
     assert moved["adam, dense"] == 10 * 59 * 28
     assert moved["compose"] == 2 * 4096
+    # one of two visible rows has a gradient: 4 + 36 + 1 + 16 bytes a row, then the row's own
+    assert moved["project back"] == 2 * 57 + 48 + 59 * 12
     slow = base.Machine("cuda", "", 1e6, 1e6)  # a microsecond a byte and an instruction
     found = floors.floors(counts, 1, slow)
     assert found["rasterize"] == (512 * 35 / 1e3, "issue")

@@ -21,6 +21,7 @@ def test_any_cut_gives_the_same_rows():
     whole = gaussians(count, SIDE, seed=3)
     assert whole.means.dtype == np.float32 and whole.shN.shape == (count, 45)
     assert whole.ids.tolist() == list(range(count))
+    assert same(gaussians(count, SIDE, seed=3, threads=3), whole)
     for bounds in ((0, 1, count), (0, ROWS - 5, ROWS + 7, 2 * ROWS, 2 * ROWS, count)):
         parts = [gaussians(count, SIDE, 3, start=a, stop=b) for a, b in zip(bounds, bounds[1:])]
         assert same(type(whole).concatenate(parts), whole)
@@ -76,7 +77,7 @@ def test_distributions():
 def test_views_see_what_those_of_the_benchmarks_see(kind, visible, instances):
     """Another city of the same kind seen from the same places: medians agree to 10 %."""
     backend = HostBackend(np.float32, 2)
-    city, found = gaussians(1_000_000, 500.0, bands=0), []
+    city, found = gaussians(1_000_000, 500.0, bands=0, threads=2), []
     for camera in cameras(kind, 8, 500.0):
         splats = backend.project(city, camera, 0, 0.1)
         found.append((len(splats), len(backend.tile_lists(splats, camera).items)))

@@ -10,6 +10,7 @@ without talking and a city of 40 M rows needs the memory of its result.
 """
 
 import math
+from multiprocessing.pool import ThreadPool
 
 import numpy as np
 
@@ -28,12 +29,13 @@ KINDS = ("street", "aerial", "mixed")
 LAYOUT, DISCS = range(2)  # what a random generator is for
 
 
-def gaussians(count, side, seed=0, bands=3, start=0, stop=None):
+def gaussians(count, side, seed=0, bands=3, start=0, stop=None, threads=1):
     """Rows start to stop (None: the end) of a city of ``count`` Gaussians, float32.
 
     side: of the city in metres, at least 148; bands: SH bands with values, 0 to 3; those above
     are zero (and with 0 the memory of shN is not touched). Ids are row indices. Any cut into
-    shares gives the same rows. Raises ValueError for arguments out of range.
+    shares and any number of threads give the same rows. Raises ValueError for arguments out of
+    range.
     """
     stop = count if stop is None else stop
     if not 0 <= start <= stop <= count or not 0 <= bands <= 3:
@@ -42,10 +44,14 @@ def gaussians(count, side, seed=0, bands=3, start=0, stop=None):
     faces = _Faces(side, seed)
     spacing = math.sqrt(faces.area / max(count, 1))  # metres between neighbours
     out = Gaussians.empty(stop - start)
-    for block in range(start // ROWS, -(-stop // ROWS)):
+
+    def fill(block):
         low, high = max(start, block * ROWS), min(stop, (block + 1) * ROWS)
         rows = slice(low - block * ROWS, high - block * ROWS)
         _discs(faces, spacing, seed, block, bands, rows, out, slice(low - start, high - start))
+
+    with ThreadPool(threads) as pool:  # numpy draws without the interpreter's lock
+        pool.map(fill, range(start // ROWS, -(-stop // ROWS)), 1)
     out.ids[:] = np.arange(start, stop)
     return out
 

@@ -20,12 +20,16 @@ class HostClock:
     """Wall time of calls that return when they are done."""
 
     def stage(self, function):
-        """(milliseconds, result) of one call."""
-        start = time.perf_counter()
-        result = function()
-        return 1e3 * (time.perf_counter() - start), result
+        """Milliseconds of one call."""
+        return self.calls(function)[0]
 
-    call = stage
+    def calls(self, *functions):
+        """Milliseconds of each of some calls that follow each other."""
+        marks = [time.perf_counter()]
+        for function in functions:
+            function()
+            marks.append(time.perf_counter())
+        return [1e3 * (end - begin) for begin, end in zip(marks, marks[1:])]
 
 
 class DeviceClock:
@@ -38,24 +42,26 @@ class DeviceClock:
         self.busy = cupy.empty(BUSY_FLOATS, np.float32)
 
     def stage(self, function):
-        """(milliseconds, result) of one call whose launches are queued behind other work, with
-        nothing of it in the caches: the device's time, and the host's only where it waits."""
+        """Milliseconds of one call whose launches are queued behind other work, with nothing of
+        it in the caches: the device's time, and the host's only where it waits."""
         self.busy.fill(0)
         self.busy.fill(1)
-        return self._timed(function)
+        return self._timed([function])[0]
 
-    def call(self, function):
-        """(milliseconds, result) of one call as a user sees it: launches and waits included."""
+    def calls(self, *functions):
+        """Milliseconds of each of some calls that follow each other on an idle device, as a user
+        sees them: launches and waits included."""
         self.cupy.cuda.get_current_stream().synchronize()
-        return self._timed(function)
+        return self._timed(functions)
 
-    def _timed(self, function):
-        begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        begin.record()
-        result = function()
-        end.record()
-        end.synchronize()
-        return self.cupy.cuda.get_elapsed_time(begin, end), result
+    def _timed(self, functions):
+        events = [self.cupy.cuda.Event() for _ in range(len(functions) + 1)]
+        events[0].record()
+        for function, event in zip(functions, events[1:]):
+            function()
+            event.record()
+        events[-1].synchronize()
+        return [self.cupy.cuda.get_elapsed_time(*pair) for pair in zip(events, events[1:])]
 
 
 def make_clock(backend):
@@ -87,7 +93,7 @@ def measure_machine(backend, clock):
     def copy():
         target[...] = source
 
-    times = [clock.call(copy)[0] for _ in range(6)][1:]
+    times = clock.calls(*[copy] * 6)[1:]
     bandwidth = 2e3 * source.nbytes / float(np.median(times))
     if backend.xp is np:
         return Machine(backend.name, platform.processor() or platform.machine(), bandwidth)

@@ -1,5 +1,6 @@
 """The command group `splaxel-mpi bench`."""
 
+import itertools
 import re
 
 import click
@@ -48,8 +49,9 @@ def bench():
 
 
 @bench.command()
-@click.option("--gaussians", type=Count(), default="4M", help="Gaussians of the city.")
-@click.option("--side", type=click.FloatRange(148, 100_000), default=1000.0,
+@click.option("--gaussians", type=Count(), multiple=True, default=("4M",),
+              help="Gaussians of the city; give it and --side again for another city.")
+@click.option("--side", type=click.FloatRange(148, 100_000), multiple=True, default=(1000.0,),
               help="Side of the city in metres.")
 @click.option("--views", type=click.Choice(["street", "aerial", "mixed"]), multiple=True,
               default=("street",), help="Kind of views; give it again for another kind.")
@@ -79,25 +81,27 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, ha
 
     \b
     Examples:
-      splaxel-mpi bench kernels --gaussians 4M --views street --views aerial
+      splaxel-mpi bench kernels --gaussians 4M --side 1000 --views street --views aerial
       splaxel-mpi bench kernels --model runs/fox/model.ply --data scenes/fox --count 16
       splaxel-mpi bench kernels --backend host --gaussians 100k --side 200 --size 640x360
     """
-    from ... import log
     from ...mpi import world
     from . import kernels as tool
     from . import scenes
 
     if (model is None) != (data is None):
         raise UserError("bench kernels: --model and --data belong together: give both or none")
+    if len(gaussians) != len(side):
+        raise UserError("bench kernels: give --side as often as --gaussians, one for each city")
     comm = world.init()
     if comm.size > 1:
         raise UserError("bench kernels: measures one process: start it without mpirun or srun")
-    log.setup(None, 0, 1)
     where = make_backend(backend, comm)
     tool.find_peer(peer)
     if model is None:
-        found = scenes.city(gaussians, side, views, count, size)
+        found = itertools.chain.from_iterable(
+            scenes.city(*one, views, count, size, where.threads) for one in zip(gaussians, side)
+        )
     else:
         found = [scenes.trained(model, data, scale, count)]
     tool.run(found, where, comm, peer, half, report, context.params, click.echo)

@@ -1,7 +1,8 @@
 """The least time of each stage: bytes that must move, instructions that must issue.
 
 Bytes count each array once, float32, without what caches give twice: N Gaussians of a cell, n of
-them visible, I instances (pairs of splat and tile) on H held tiles, P pixels.
+them visible, d of these drawn somewhere, I instances (pairs of splat and tile) on H held tiles, P
+pixels.
 """
 
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Counts:
 
     gaussians: int
     visible: int
+    drawn: int  # visible ones with a gradient
     instances: int
     held: int
     pixels: int
@@ -50,7 +52,7 @@ def stage_bytes(c, tile_count):
     """{stage: bytes}. c: Counts; tile_count: of the image."""
     tile_passes = -(-max(1, (tile_count - 1).bit_length()) // RADIX_BITS)
     drawn = c.visible * ROW + c.instances * 4
-    back = c.visible * (IDS - 8 + ROW + REAL * SPLAT_GRADIENT + SEEN + STATISTICS)
+    row = 4 + REAL * SPLAT_GRADIENT + SEEN + STATISTICS
     adam = REAL * PARAMETERS * 7  # parameter, gradient, two moments; three of them written
     return {
         # all means and scales; of visible rows the rest, read, and what they become
@@ -64,10 +66,11 @@ def stage_bytes(c, tile_count):
         "rasterize back": drawn + c.held * PIXELS * (5 * REAL + 4)
         + c.visible * 2 * REAL * SPLAT_GRADIENT,
         "zero gradients": c.gaussians * REAL * PARAMETERS,
-        "project back": back + c.visible * REAL * PARAMETERS * 3,
+        # parameters read, gradients added to, of rows that have one
+        "project back": c.visible * row + c.drawn * (ROW + REAL * PARAMETERS * 3),
         "adam, selective": c.gaussians * SEEN + c.visible * adam,
         "adam, dense": c.gaussians * adam,
-        "project back + adam": back + c.visible * REAL * PARAMETERS * 6,
+        "project back + adam": c.visible * (row + REAL * PARAMETERS * 6) + c.drawn * ROW,
     }
 
 

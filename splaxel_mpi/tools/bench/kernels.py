@@ -1,7 +1,6 @@
 """`splaxel-mpi bench kernels`: every stage of a step, its floor, and the peer in the same run."""
 
 import importlib
-import logging
 
 import numpy as np
 
@@ -13,10 +12,9 @@ from . import base
 from .floors import Counts, floors
 from .stages import Chain
 
-logger = logging.getLogger(__name__)
-
 PEERS = ("none", "gsplat")
-WHOLES = ("forward", "backward", "step_without_loss", "step")
+# what is timed as it is called; calls of a row follow each other at once
+WHOLES = (("forward", "backward"), ("step_without_loss",), ("step",))
 HALF_STAGES = ("project", "lists", "rasterize", "rasterize back", "project back",
                "adam, selective")
 STEP = "train step"
@@ -25,10 +23,10 @@ STEP = "train step"
 def run(scenes, backend, comm, peer="none", half=False, report=None, command=None, say=print):
     """Measure scenes and print a table for each.
 
-    scenes: list of scenes.Scene; backend: Backend; comm: communicator of this one process; peer:
-    of PEERS; half: also the two halves of each scene; report: path of a JSON file or None;
-    command: what the report says was asked for; say: takes a line of text. Returns the report.
-    Raises UserError when the peer is not to be had.
+    scenes: of scenes.Scene, any iterable, one is held at a time; backend: Backend; comm: of this
+    one process; peer: of PEERS; half: also the two halves of each scene; report: path of a JSON
+    file or None; command: what the report says was asked for; say: takes a line of text.
+    Returns the report. Raises UserError when the peer is not to be had.
     """
     peer = find_peer(peer)
     clock = base.make_clock(backend)
@@ -47,8 +45,9 @@ def run(scenes, backend, comm, peer="none", half=False, report=None, command=Non
         for line in lines(found):
             say(line)
         result["scenes"].append(found)
-    if report:
-        write_json(report, result)
+        release(backend)
+        if report:  # after each: a run that is killed leaves what it has
+            write_json(report, result)
     return result
 
 
@@ -124,7 +123,7 @@ def time_stages(chain, cameras, clock, only=None):
             for name, stage in chain.stages().items():
                 if only and name not in only:
                     continue
-                milliseconds, _ = clock.stage(stage)
+                milliseconds = clock.stage(stage)
                 between.get(name, lambda: None)()
                 if turn:
                     samples.add(name, view, milliseconds)
@@ -139,9 +138,9 @@ def time_wholes(chain, cameras, clock):
     for turn in range(base.PASSES):
         for view, camera in enumerate(cameras):
             chain.look(camera)
-            for name in WHOLES:
-                milliseconds, _ = clock.call(getattr(chain, name))
-                if turn:
+            for names in WHOLES:
+                times = clock.calls(*(getattr(chain, name) for name in names))
+                for name, milliseconds in zip(names, times) if turn else ():
                     samples.add(name, view, milliseconds)
     return samples
 
@@ -175,7 +174,7 @@ def time_train_step(scene, backend, clock, comm):
             if size not in photos:
                 photos[size] = random.integers(0, 256, size, np.uint8)
             view = View(index, str(index), None, camera)
-            milliseconds, _ = clock.call(lambda: train_step(
+            milliseconds, = clock.calls(lambda: train_step(
                 renderer, optimizer, state, [view], {index: photos[size]}, scene.degree, training
             ))
             if turn:
@@ -224,8 +223,9 @@ def lines(found):
     yield ""
     yield (f"{found['scene']}: {found['views']} views of {found['width']} x {found['height']}, "
            "medians in ms")
-    yield (f"visible {counts['visible']:,}, pairs of splat and tile {counts['instances']:,}, "
-           f"tiles held {counts['held']:,}, pairs of splat and pixel {counts['pairs']:,}")
+    yield (f"visible {counts['visible']:,}, drawn {counts['drawn']:,}, pairs of splat and tile "
+           f"{counts['instances']:,}, tiles held {counts['held']:,}, pairs of splat and pixel "
+           f"{counts['pairs']:,}")
     rows = [
         (name, base.shown(row["ms"]), base.shown(row["floor_ms"]), row["bound"],
          base.shown(row["ms"] / row["floor_ms"], 1) if row["floor_ms"] else "-")

@@ -19,18 +19,17 @@ class Scene:
     degree: int  # SH degree in use
 
 
-def city(count, side, kinds, views, size, seed=0):
-    """Scenes of one city, one for each kind of views.
+def city(count, side, kinds, views, size, threads, seed=0):
+    """Yield scenes of one city, one for each kind of views.
 
     count: Gaussians; side: metres; kinds: of data.gaussian_city.KINDS; views: of each kind;
-    size: (width, height) in pixels.
+    size: (width, height) in pixels; threads: that make the city.
     """
-    content = gaussians(count, side, seed)
+    content = gaussians(count, side, seed, threads=threads)
     name = f"city of {count / 1e6:g} M Gaussians, {side:g} m"
-    return [
-        Scene(f"{name}, {kind}", content, cameras(kind, views, side, seed + 1, *size), 3)
-        for kind in kinds
-    ]
+    for kind in kinds:
+        seen = cameras(kind, views, side, seed + 1, *size)
+        yield Scene(f"{name}, {kind}", content, seen, 3)
 
 
 def trained(model, data, scale, views):

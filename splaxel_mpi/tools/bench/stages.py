@@ -65,8 +65,8 @@ class Chain:
     def counts(self):
         """Counts of the view that was drawn."""
         return Counts(
-            len(self.gaussians), len(self.splats), len(self.lists.items), len(self.lists.tiles),
-            self.camera.width * self.camera.height,
+            len(self.gaussians), len(self.splats), int((self.rows != 0).any(axis=1).sum()),
+            len(self.lists.items), len(self.lists.tiles), self.camera.width * self.camera.height,
             self.backend.evaluated_pairs(self.lists, self.partial),
         )
 
