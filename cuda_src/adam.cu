@@ -1,6 +1,7 @@
 // Adam on any number of parameter groups in one launch. Bound by memory: four arrays read and
 // three written once, 16 bytes a thread and access.
 #include "adam_groups.cuh"
+#include "counted.cuh"
 
 constexpr int THREADS = 256;
 
@@ -41,7 +42,9 @@ adam(long long rows,
      int groups,
      AdamGroups all,
      const unsigned char* __restrict__ seen,  // (rows,) or null: all rows
-     int clear) {                             // set gradients that were used to zero
+     int clear,                               // set gradients that were used to zero
+     const unsigned long long* stop) {        // (1,) or null, see counted.cuh
+    if (is_stopped(stop)) return;
     int which = 0;
     while (which + 1 < groups && blockIdx.x >= all.group[which + 1].first_block) ++which;
     const AdamGroup group = all.group[which];

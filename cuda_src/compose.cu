@@ -1,12 +1,13 @@
 // Composition of partial tiles front to back and its gradient. 64 threads take a tile, four
 // pixels each: every access is 16 bytes a thread, and the kernels run at memory speed.
+#include "counted.cuh"
 #include "math/compose.cuh"
 
 using namespace spx;
 
 namespace {
 
-constexpr int PIXELS = 256, QUAD = 4, QUADS = PIXELS / QUAD, THREADS = 256;
+constexpr int SIDE = 16, PIXELS = SIDE * SIDE, QUAD = 4, QUADS = PIXELS / QUAD, THREADS = 256;
 constexpr int PLANES = 4;
 
 struct Pixels {
@@ -120,4 +121,64 @@ compose_backward(const float* __restrict__ pool,  // (rows, 4, 256): planes R, G
                     colour_behind(colour.value[i], t.value[i], behind[c].value[i]);
         }
     }
+}
+
+// One layer over the background, straight into the image of the view, and back.
+
+namespace {
+
+// Place of this thread's pixels in a plane of the padded image; tile: of the image.
+__device__ __forceinline__ long long image_place(int tile, int tiles_x) {
+    const int quad = threadIdx.x % QUADS, row = quad / (SIDE / QUAD);
+    const long long y = (long long)(tile / tiles_x) * SIDE + row;
+    return y * tiles_x * SIDE + tile % tiles_x * SIDE + quad % (SIDE / QUAD) * QUAD;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+compose_layer(const float* __restrict__ pool,  // (rows, 4, 256): planes R, G, B, T
+              int rows,
+              const int* __restrict__ slots,   // (tiles_x tiles_y,) rows of pool, -1 for none
+              int tiles_x, int tiles_y, float red, float green, float blue,
+              float* __restrict__ image) {     // (3, 16 tiles_y, 16 tiles_x)
+    const long long tile = this_tile();
+    if (tile >= (long long)tiles_x * tiles_y) return;
+    const int slot = slots[tile];
+    const bool held = slot >= 0 && slot < rows;
+    const float background[3] = {red, green, blue};
+    const long long plane = (long long)PIXELS * tiles_x * tiles_y;
+    Pixels passed = {{1, 1, 1, 1}};
+    if (held) passed = load(pool + place(slot, PLANES, 3));
+    for (int c = 0; c < 3; ++c) {
+        Pixels colour = {};
+        if (held) colour = load(pool + place(slot, PLANES, c));
+        for (int i = 0; i < QUAD; ++i)
+            colour.value[i] = compose_over(passed.value[i], background[c], colour.value[i]);
+        store(image + c * plane + image_place(int(tile), tiles_x), colour);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+compose_layer_backward(const float* __restrict__ gradient,  // (3, 16 tiles_y, 16 tiles_x), dL/dC
+                       const int* __restrict__ tiles,       // (rows,)
+                       int rows,
+                       const unsigned long long* count,     // (1,) rows in use, or null: all
+                       int tiles_x, int tiles_y, float red, float green, float blue,
+                       float* __restrict__ out) {           // (rows, 4, 256)
+    const long long slot = this_tile();
+    if (slot >= rows_in_use(rows, count)) return;
+    const float background[3] = {red, green, blue};
+    const long long plane = (long long)PIXELS * tiles_x * tiles_y;
+    const long long from = image_place(tiles[slot], tiles_x);
+    Pixels g[3], by_t;
+    for (int c = 0; c < 3; ++c) {
+        g[c] = load(gradient + c * plane + from);
+        store(out + place(slot, PLANES, c), g[c]);
+    }
+    for (int i = 0; i < QUAD; ++i) {
+        const float at[3] = {g[0].value[i], g[1].value[i], g[2].value[i]};
+        by_t.value[i] = compose_transmittance_backward(1.0f, at, background);
+    }
+    store(out + place(slot, PLANES, 3), by_t);
 }

@@ -139,15 +139,19 @@ __device__ inline void project_adam(const AdamGroups& all, const CameraView& vie
         long long n,                                                                             \
         AdamGroups all, /* means, scales, quats, opacities, sh0, shN; no gradients */            \
         CameraView view,                                                                         \
-        long long visible,                                                                       \
-        const int* __restrict__ rows,       /* (visible,) */                                     \
-        const float4* __restrict__ data,    /* (visible, 12) */                                  \
-        const float* __restrict__ gradient, /* (visible, 9) */                                   \
-        unsigned char* seen,                /* (n,), set to 1 */                                 \
+        long long room,                                                                          \
+        const word64* visible,              /* (1,), or null: room */                            \
+        const int* __restrict__ rows,       /* (room,) */                                        \
+        const float4* __restrict__ data,    /* (room, 12) */                                     \
+        const float* __restrict__ gradient, /* (room, 9) */                                      \
+        unsigned char* seen,                /* (n,) or null, set to 1 */                         \
         float* norm,                        /* (n,) or null, added to */                         \
-        int* count) {                       /* (n,) or null, added to */                         \
+        int* count,                         /* (n,) or null, added to */                         \
+        const word64* stop) {               /* (1,) or null, see counted.cuh */                  \
         __shared__ WarpStage stages[WARPS];                                                      \
-        project_adam<DEGREE>(all, view, n, visible, rows, data, gradient, {seen, norm, count},   \
+        const long long used = rows_in_use(room, visible);                                       \
+        if (is_stopped(stop) || (long long)blockIdx.x * THREADS >= used) return;                 \
+        project_adam<DEGREE>(all, view, n, used, rows, data, gradient, {seen, norm, count},      \
                              stages[threadIdx.x / 32]);                                          \
     }
 

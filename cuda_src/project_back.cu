@@ -86,10 +86,11 @@ __device__ inline void project_backward(const GaussianRows& in, const CameraView
         const float* __restrict__ sh0,       /* (n, 3) */                                        \
         const float* __restrict__ shN,       /* (n, 45) */                                       \
         CameraView view,                                                                         \
-        long long visible,                                                                       \
-        const int* __restrict__ rows,        /* (visible,) */                                    \
-        const float4* __restrict__ data,     /* (visible, 12) */                                 \
-        const float* __restrict__ gradient,  /* (visible, 9) */                                  \
+        long long room,                                                                          \
+        const word64* visible,               /* (1,), or null: room */                           \
+        const int* __restrict__ rows,        /* (room,) */                                       \
+        const float4* __restrict__ data,     /* (room, 12) */                                    \
+        const float* __restrict__ gradient,  /* (room, 9) */                                     \
         float* d_means,                      /* (n, 3), added to, as all below */                \
         float* d_scales,                     /* (n, 3) */                                        \
         float* d_quats,                      /* (n, 4) */                                        \
@@ -98,9 +99,12 @@ __device__ inline void project_backward(const GaussianRows& in, const CameraView
         float* d_shN,                        /* (n, 45) */                                       \
         unsigned char* seen,                 /* (n,), set to 1 */                                \
         float* norm,                         /* (n,) or null */                                  \
-        int* count) {                        /* (n,) or null */                                  \
+        int* count,                          /* (n,) or null */                                  \
+        const word64* stop) {                /* (1,) or null, see counted.cuh */                 \
         __shared__ float stage[DEGREE ? WARPS * WARP_ROWS : 1];                                  \
-        project_backward<DEGREE>({means, scales, quats, opacities, sh0, shN}, view, n, visible,  \
+        const long long used = rows_in_use(room, visible);                                       \
+        if (is_stopped(stop) || (long long)blockIdx.x * THREADS >= used) return;                 \
+        project_backward<DEGREE>({means, scales, quats, opacities, sh0, shN}, view, n, used,     \
                                  rows, data, gradient,                                           \
                                  {d_means, d_scales, d_quats, d_opacities, d_sh0, d_shN},        \
                                  {seen, norm, count},                                            \

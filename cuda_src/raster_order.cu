@@ -1,6 +1,8 @@
 // The order in which tiles are walked: about the heaviest first, so that a long list does not
 // start when the others end. A counting sort by eight classes an octave, in one block.
 
+#include "counted.cuh"
+
 constexpr int CLASSES = 256;
 constexpr int THREADS = 1024;
 constexpr int ONE = 127 << 3;  // class bits of 1.0f
@@ -59,13 +61,15 @@ __device__ int scan(int* starts) {
     return total;
 }
 
-// offsets: (held + 1,) int64; steps: (held, 8) int32 of the forward pass, or null; most: length
-// of the list of a light tile; order: (entries,) int2, held + 2 for every heavy tile or, with
-// steps, every segment of one; count: (2,) int32, the entries and zero.
+// offsets: (held + 1,) int64; steps: (held, 8) int32 of the forward pass, or null; tiles: (1,)
+// where fewer tiles than held are in use, or null; most: length of the list of a light tile;
+// order: (entries,) int2, held + 2 for every heavy tile or, with steps, every segment of one;
+// count: (2,) int32, the entries and zero.
 extern "C" __global__ void __launch_bounds__(THREADS)
-raster_order(const long long* offsets, const int* steps, int held, int most, int2* order,
-             int* count) {
+raster_order(const long long* offsets, const int* steps, int held,
+             const unsigned long long* tiles, int most, int2* order, int* count) {
     __shared__ int starts[CLASSES];
+    held = int(rows_in_use(held, tiles));
     if (threadIdx.x < CLASSES) starts[threadIdx.x] = 0;
     __syncthreads();
     for (int k = threadIdx.x; k < held; k += THREADS) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "compact.cuh"
+#include "counted.cuh"
 #include "math/projection.cuh"
 #include "math/sh.cuh"
 #include "sh_rows.cuh"
@@ -34,7 +35,7 @@ struct Statistics {
 // What the view says of a splat whatever its gradient. Returns whether that is not zero.
 __device__ inline bool take_statistics(const CameraView& view, int row, const float* g,
                                        const Statistics& out) {
-    out.seen[row] = 1;
+    if (out.seen) out.seen[row] = 1;
     if (out.count) out.count[row] += 1;
     bool any = false;
     for (int k = 0; k < SPLAT_GRADIENT; ++k) any |= g[k] != 0.0f;

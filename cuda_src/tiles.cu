@@ -1,6 +1,7 @@
 // Tile lists: splats in order of (depth, id), one instance for each tile that a splat touches,
 // and what of a cell each pixel sees. The decision itself is in math/tiles.cuh.
 #include "chained_scan.cuh"
+#include "counted.cuh"
 #include "math/tiles.cuh"
 
 namespace {
@@ -260,14 +261,18 @@ __device__ void mark_starts(const Key* keys, long long n, const int* slots, int 
 
 }  // namespace
 
-// Keys that sort splats by depth, and the splats' own indices.
+// Below, n splats are those of the arrays; where count is not null it says how many of them are
+// in use, the first ones.
+
+// Keys that sort splats by depth, those not in use last, and the splats' own indices.
 extern "C" __global__ void depth_keys(const float* data,  // (n, 12)
                                       long long n,
-                                      unsigned* keys,  // (n,)
-                                      int* order) {    // (n,)
+                                      const Word* count,  // (1,) or null
+                                      unsigned* keys,     // (n,)
+                                      int* order) {       // (n,)
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= n) return;
-    keys[i] = sortable(data[12 * i + 9]);
+    keys[i] = i < rows_in_use(n, count) ? sortable(data[12 * i + 9]) : ALL;
     order[i] = int(i);
 }
 
@@ -278,26 +283,28 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                const unsigned* keys,  // (n,), sorted
                const int* order,      // (n,)
                const long long* ids,  // (n,)
-               long long n, int width, int height, long long capacity,
+               long long n,
+               const Word* count,     // (1,) or null
+               int width, int height, long long capacity,
                unsigned* entries,     // (14, n), see Entry
                Slice* slices,         // (capacity, 2) int
                Word* zeroed) {        // see make_board
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
     const Board board = make_board(zeroed, grid, n);
     const long long block = next_block(board.counters + ROW_TICKET);
-    const long long i = block * BLOCK + threadIdx.x;
+    const long long i = block * BLOCK + threadIdx.x, used = rows_in_use(n, count);
     int top = 0, rows = 0;
-    if (i < n) {
-        const int item = is_tied(keys, n, i)
-                             ? settle_tie(keys, order, ids, n, i, board.counters + DISORDER)
+    if (i < used) {
+        const int item = is_tied(keys, used, i)
+                             ? settle_tie(keys, order, ids, used, i, board.counters + DISORDER)
                              : order[i];
         const Entry entry = make_entry(data, item, grid);
         store_entry(entry, entries, n, i);
         top = entry.shape.top, rows = entry.shape.bottom - top + 1;
     }
-    const int upto = warp_sums(rows), count = __shfl_sync(ALL, upto, WARP - 1);
+    const int upto = warp_sums(rows), all = __shfl_sync(ALL, upto, WARP - 1);
     const bool last = block == gridDim.x - 1;
-    const long long start = warps_before(count, board.row_states, block,
+    const long long start = warps_before(all, board.row_states, block,
                                          last ? board.counters + ROWS : nullptr) + upto - rows;
     for (int row = 0; row < rows && start + row < capacity; ++row)
         slices[start + row] = {int(i), top + row};
@@ -324,9 +331,11 @@ SPX_EMIT(uint32, unsigned)
 extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
     list_held(int width, int height,
               int* tiles,      // (tiles and up,), the first HELD are set
-              int* slots,      // (tiles and up,), place in tiles of a held tile
+              int* slots,      // (tiles and up,), place in tiles of a held tile, -1 of others
               Word* zeroed) {  // see make_board
-    const Board board = make_board(zeroed, spx::make_tile_grid(width, height), 0);
+    const spx::TileGrid grid = spx::make_tile_grid(width, height);
+    const Board board = make_board(zeroed, grid, 0);
+    const int count_of_tiles = grid.across * grid.down;
     const Word* held = reinterpret_cast<const Word*>(board.held);
     const Word* crossed = reinterpret_cast<const Word*>(board.crossed);
     const int words = board.words;
@@ -345,11 +354,11 @@ extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
         int place = base + upto - count;
         if (warp) place += __shfl_sync(ALL, before, warp - 1);
         base += __shfl_sync(ALL, before, WARP - 1);
-        for (int k = 0; k < 8; ++k)
-            if (word >> (8 * k) & 1) {
-                tiles[place] = 8 * at + k;
-                slots[8 * at + k] = place++;
-            }
+        for (int k = 0; k < 8 && 8 * at + k < count_of_tiles; ++k) {
+            const bool own = word >> (8 * k) & 1;
+            slots[8 * at + k] = own ? place : -1;
+            if (own) tiles[place++] = 8 * at + k;
+        }
     }
     if (threadIdx.x == 0) board.counters[HELD] = base;
 }
@@ -358,8 +367,11 @@ extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
 #define SPX_STARTS(NAME, KEY)                                                                  \
     extern "C" __global__ void mark_starts_##NAME(                                             \
         const KEY* keys /* (n,), sorted, 16-byte aligned */, long long n,                      \
-        const int* slots /* (tiles,) */, int held, long long* offsets /* (held + 1,) */) {     \
-        mark_starts(keys, n, slots, held, offsets);                                            \
+        const int* slots /* (tiles,) */, int held, long long* offsets /* (held + 1,) */,       \
+        const Word* counters /* (8,), or null: n and held are right */) {                      \
+        const int used = int(rows_in_use(held, counters ? counters + HELD : nullptr));         \
+        n = rows_in_use(n, counters ? counters + INSTANCES : nullptr);                         \
+        mark_starts(keys, n, slots, used, offsets);                                            \
     }
 SPX_STARTS(uint16, unsigned short)
 SPX_STARTS(uint32, unsigned)

@@ -257,6 +257,13 @@ class BackendSection(Section):
         0, ge=0, le=4096,
         description="Threads of a rank; 0: cores of the node / its ranks.",
     )
+    memory: Annotated[Optional[Annotated[int, Field(ge=1)]], BeforeValidator(_size)] = Field(
+        None,
+        description="Memory of a rank for Gaussians with their moments and gradients, in bytes or "
+        "text such as 60G; null: 0.7 of what the GPU has free, or of what the node has, less "
+        "data.cache and shared by its ranks. Views need the rest.",
+        json_schema_extra={"expected": "bytes, text such as 60G, or null"},
+    )
     kernels: Optional[Path] = Field(
         None,
         description="Folder of kernels built ahead by `splaxel-mpi kernels build`, for GPU nodes "

@@ -3,13 +3,13 @@
 from types import SimpleNamespace
 
 import numpy as np
+from regrouped import regroup
 
 from scenes import axis_camera, look_at, random_gaussians, random_photo
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.compose.overlap import Overlap
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.partition.layout import Layout
-from splaxel_mpi.partition.migrate import regroup
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS
 from splaxel_mpi.train.render import Renderer

@@ -144,4 +144,17 @@ def test_models_of_another_kind(tmp_path):
 
     make_dataset.make(tmp_path / "data", views=3)
     with pytest.raises(UserError, match="not a model; give a .ply or a checkpoint"):
-        scenes.trained(tmp_path / "model.obj", tmp_path / "data", 1, 3)
+        scenes.trained(tmp_path / "model.obj", tmp_path / "data", 1, 3, None)
+
+
+def test_order_of_training():
+    from splaxel_mpi.tools.bench import scenes
+
+    gaussians = random_gaussians(4000, 2, np.float32)
+    ordered = scenes.along_curve(gaussians, HostBackend(np.float32, 1))
+    assert sorted(ordered.ids) == list(range(4000))
+    for name, array in ordered.groups():
+        np.testing.assert_array_equal(array, getattr(gaussians, name)[ordered.ids])
+    # neighbours in memory are neighbours in space
+    apart = [np.linalg.norm(np.diff(g.means, axis=0), axis=1).mean() for g in (ordered, gaussians)]
+    assert apart[0] < 0.2 * apart[1]

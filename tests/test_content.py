@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from exchanges import SelfExchange, exchange_of, run_ranks
+from regrouped import regroup
 from scipy.optimize import linprog
 from scipy.spatial.transform import Rotation
 
 from splaxel_mpi.partition.content import ContentBoxes, half_extents
 from splaxel_mpi.partition.kdtree import build
-from splaxel_mpi.partition.migrate import regroup
 from splaxel_mpi.scene.camera import Camera
 from splaxel_mpi.scene.gaussians import Gaussians
 

@@ -140,21 +140,29 @@ def test_adam_follows_the_formula(rng, width, selective, real, tolerance):
         for array, new in zip(state, updated):
             array[rows] = new[rows]
         host = Host(real, threads=1 + step % 3)
-        host.adam(arrays[0], gradient.astype(real), *arrays[1:], seen, *settings, step, 0.25)
+        used, clear = gradient.astype(real), step % 2 == 0
+        group = (arrays[0], used, *arrays[1:], settings[0])
+        host.adam_groups([group], seen, *settings[1:], step, 0.25, clear=clear)
+        left = gradient.astype(real)
+        left[rows if clear else slice(0)] = 0
+        np.testing.assert_array_equal(used, left)
     for got, want in zip(arrays, state):
         np.testing.assert_allclose(got, want, rtol=10 * tolerance, atol=tolerance * abs(want).max())
 
 
 def test_adam_at_a_late_step_and_without_gradient():
     x, m, v = np.ones((2, 3)), np.zeros((2, 3)), np.zeros((2, 3))
-    Host().adam(x, np.zeros((2, 3)), m, v, None, 0.1, (0.9, 0.999), 1e-15, 10**7, 1.0)
+    rules = (0.9, 0.999), 1e-15
+    Host().adam_groups([(x, np.zeros((2, 3)), m, v, 0.1)], None, *rules, 10**7, 1.0)
     np.testing.assert_array_equal(x, 1)
-    Host().adam(x, np.ones((2, 3)), m, v, None, 0.1, (0.9, 0.999), 1e-15, 10**7, 1.0)
+    Host().adam_groups([(x, np.ones((2, 3)), m, v, 0.1)], None, *rules, 10**7, 1.0)
     np.testing.assert_allclose(x, 1 - 0.1 * 0.1 / np.sqrt(0.001), rtol=1e-12)
     with pytest.raises(ValueError, match="step must be 1 or more"):
-        Host().adam(x, x, m, v, None, 0.1, (0.9, 0.999), 1e-15, 0, 1.0)
+        Host().adam_groups([(x, x, m, v, 0.1)], None, *rules, 0, 1.0)
     with pytest.raises(ValueError, match="seen must be .*uint8"):
-        Host().adam(x, x, m, v, np.ones(2, bool), 0.1, (0.9, 0.999), 1e-15, 1, 1.0)
+        Host().adam_groups([(x, x, m, v, 0.1)], np.ones(2, bool), *rules, 1, 1.0)
+    with pytest.raises(ValueError, match="parameter must be .*shape \\(2, 3\\)"):
+        Host().adam_groups([(x, x, m, v, 0.1), (*[np.ones((3, 3))] * 4, 0.1)], None, *rules, 1, 1)
 
 
 def camera_of(width, height):

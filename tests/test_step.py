@@ -12,23 +12,24 @@ from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS
 from splaxel_mpi.train.state import State
-from splaxel_mpi.train.step import train_step
+from splaxel_mpi.train.step import Steps
 
 SETTINGS = SimpleNamespace(chunk=2, ssim_weight=0.2)
 
 
 class Keeper:
-    """An optimizer that keeps what it is given and changes nothing."""
+    """An optimizer that keeps what it is given and changes no parameter."""
 
     def step(self, state, gradients, views):
         self.views, self.seen = views, gradients.seen.copy()
         self.gradients = {name: getattr(gradients, name).copy() for name in GROUPS}
+        state.clear_gradients()
 
 
 def step(state, run, cameras, keeper):
     views = [SimpleNamespace(camera=camera, index=i) for i, camera in cameras]
     photos = {i: random_photo(camera, i) for i, camera in cameras}
-    return train_step(run.renderer, keeper, state, views, photos, 3, SETTINGS)
+    return Steps(run.renderer, keeper, SETTINGS).step(state, views, photos, 3)
 
 
 def fresh(gaussians, tree=None):

@@ -28,6 +28,8 @@ class Splats:
     rows: np.ndarray  # (n,) int32, row in the rank's Gaussians; -1 for a ghost
     data: np.ndarray  # (n, 12) real
     ids: np.ndarray  # (n,) int64
+    # backend's own: how many rows are in use, the first ones, where the host does not know it
+    count: object = None
 
     def __len__(self):
         return len(self.rows)
@@ -46,6 +48,8 @@ class TileLists:
     offsets: np.ndarray  # (held + 1,) int64 into items
     items: np.ndarray  # (instances,) int32, index into the splats
     intervals: object = None  # backend's own: per-pixel depth intervals, None for all of space
+    slots: object = None  # backend's own: (tile_count,) int32, place in tiles or -1
+    counters: object = None  # backend's own: counts in use, where the host does not know them
 
 
 @dataclass
@@ -74,10 +78,11 @@ class Gradients:
 
 
 class Backend:
-    """One place to compute. Subclasses set name and xp and take (real, threads)."""
+    """One place to compute. Subclasses set name, xp and memory, and take (real, threads)."""
 
     name = ""
     xp = None
+    memory = None  # what there is of it and what is held back: cuda_memory.DeviceMemory
 
     def project(self, gaussians, camera, degree, near):
         """EWA projection and SH colour of every Gaussian (design section 5).
@@ -165,12 +170,14 @@ class Backend:
         """
         raise NotImplementedError
 
-    def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """One Adam step in place on arrays (n, width), bias corrected by 1 - beta^step.
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
+        """One Adam step in place, bias corrected by 1 - beta^step.
 
-        step: real, at least 1; 1, 2, ... where all batches have the size of this one.
-        gradient is multiplied by scale; rows with seen[row] == 0 are left alone (seen None:
-        all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
+        groups: up to six tuples (parameter, gradient, first, second, rate) of arrays (n, width)
+        with the same n; step: real, at least 1; 1, 2, ... where all batches have the size of
+        this one. gradients are multiplied by scale; rows with seen[row] == 0 are left alone
+        (seen (n,) uint8, None: all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
+        clear: zero the gradients of the rows that were updated; seen stays as it is.
         """
         raise NotImplementedError
 
@@ -185,6 +192,11 @@ class Backend:
     def unpack(self, stream, tiles, camera, out):
         """Inverse of pack into out (k, 4, 256)."""
         raise NotImplementedError
+
+    def free_running(self, near, stop, background, ssim_weight):
+        """Forward and backward passes that do not wait for the device (cuda_step.FreeRunning),
+        or None where stages return when their work is done."""
+        return None
 
     def to_host(self, array):
         """A numpy array of the same values (waits for the device)."""

@@ -5,9 +5,11 @@ import numpy as np
 from .base import Backend
 from .cuda_adam import CudaAdam
 from .cuda_lists import CudaLists
+from .cuda_memory import DeviceMemory
 from .cuda_pixels import CudaPixels
 from .cuda_project import CudaProject
 from .cuda_raster import CudaRaster
+from .cuda_step import FreeRunning
 
 
 class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Backend):
@@ -29,6 +31,11 @@ class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Back
         if self.real != np.float32:
             raise ValueError(f"the cuda backend computes in float32, not {self.real}")
         self.device = cupy.cuda.Device()
+        self.memory = DeviceMemory()
+
+    def free_running(self, near, stop, background, ssim_weight):
+        """See Backend.free_running."""
+        return FreeRunning(self, near, stop, background, ssim_weight)
 
     def use_device(self):
         """Make the backend's device current in the calling thread: each has its own."""

@@ -3,9 +3,8 @@
 import numpy as np
 
 from ..scene.gaussians import GROUPS
-from .base import SPLAT, SPLAT_GRADIENT
 from .cuda_module import kernel
-from .cuda_project import PROJECT_THREADS, camera_view, check_aligned, launch
+from .cuda_project import PROJECT_THREADS, check_aligned, launch
 from .host_library import call
 from .checks import check_array, check_degree
 
@@ -29,37 +28,30 @@ def _fill(entry, arrays, shape, real):
     entry["width"] = shape[1]
 
 
-def _fill_steps(table, rates, betas, epsilon, step, scale):
+def _by_value(table):
+    return table.view(np.dtype((np.void, table.nbytes)))
+
+
+def steps_of(rates, betas, epsilon, step, scale):
+    """What a group's update needs, AdamStep<float>: (groups, 8) float32. rates: list; the other
+    arguments as in Backend.adam_groups. Raises ValueError for step below 1."""
     if step < 1:
         raise ValueError(f"step must be 1 or more, got {step}")
     steps = np.empty((len(rates), 8), np.float32)
     call("spx_adam_steps_f32", len(rates), np.array(rates, np.float64), float(betas[0]),
          float(betas[1]), float(epsilon), float(step), float(scale), steps)
-    table["step"][: len(rates)] = steps
-
-
-def _by_value(table):
-    return table.view(np.dtype((np.void, table.nbytes)))
+    return steps
 
 
 class CudaAdam:
-    """Mixin of the CUDA backend: adam, adam_groups for all parameter groups in one launch, and
-    project_backward_adam, which fuses it with the gradient of projection."""
+    """Mixin of the CUDA backend: adam_groups, and project_backward_adam, which fuses it with the
+    gradient of projection."""
 
-    def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """See Backend.adam. step counts optimizer steps, this one included.
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False, tally=None):
+        """See Backend.adam_groups. All groups are one launch.
 
-        Raises ValueError for wrong shapes or types and step below 1.
-        """
-        self.adam_groups([(parameter, gradient, first, second, rate)], seen, betas, epsilon, step,
-                         scale)
-
-    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
-        """One Adam step on up to six groups (parameter, gradient, first, second, rate) that share
-        their rows; other arguments as in Backend.adam.
-
-        clear: set the gradients of updated rows to zero, which spares a pass over all rows
-        before the next step. Raises ValueError as adam, and for too many groups.
+        tally: cuda_tally.Tally; nothing is done once it is stopped. Raises ValueError for wrong
+        shapes or types, step below 1 and too many groups.
         """
         if not 1 <= len(groups) <= MOST_GROUPS:
             raise ValueError(f"adam takes 1 to {MOST_GROUPS} groups, got {len(groups)}")
@@ -74,33 +66,36 @@ class CudaAdam:
             rows_a_block = max(4, BLOCK_VALUES // max(width, 1) // 4 * 4)
             entry["rows_a_block"], entry["first_block"] = rows_a_block, blocks
             blocks += -(-rows // rows_a_block) if width else 0
-        _fill_steps(table, [group[-1] for group in groups], betas, epsilon, step, scale)
+        rates = [group[-1] for group in groups]
+        table["step"][: len(rates)] = steps_of(rates, betas, epsilon, step, scale)
         launch(kernel("adam.cu", "adam"), blocks, THREADS, rows, np.int32(len(groups)),
-               _by_value(table), seen, np.int32(clear))
+               _by_value(table), seen, np.int32(clear), tally and tally.stop_word)
 
     def project_backward_adam(self, gaussians, camera, degree, splats, gradient, out, first,
-                              second, rates, betas, epsilon, step, scale):
+                              second, rates, betas, epsilon, step, scale, tally=None):
         """project_backward of a step's only view and the selective Adam step in one pass.
 
-        The result is that of project_backward into zeroed gradients and of adam on every group
-        with its out.seen; gradients are never stored. out: Gradients, of which seen, norm and
-        count alone are used; first, second: moments by group name; rates: learning rate by
-        group name; other arguments as in project_backward and adam. Changes the gaussians.
-        Raises ValueError as those.
+        The result is that of project_backward into zeroed gradients and of adam_groups with its
+        out.seen; gradients are never stored. out: Gradients, of which seen, norm and count alone
+        are used, each where it is not None; first, second: moments by group name; rates:
+        learning rate by group name; other arguments as in project_backward and adam_groups.
+        Changes the gaussians. Raises ValueError as those.
         """
         check_degree(degree)
-        count, visible = len(gaussians), len(splats)
-        check_array("splats.rows", splats.rows, (visible,), np.int32)
-        check_array("splats.data", splats.data, (visible, SPLAT), self.real)
-        check_aligned("splats.data", splats.data)
-        check_array("gradient", gradient, (visible, SPLAT_GRADIENT), self.real)
+        count, room = len(gaussians), len(splats)
+        self._check_splats(splats, gradient)
+        table = self._fused_table(gaussians, first, second)
+        table["step"] = steps_of([rates[name] for name in GROUPS], betas, epsilon, step, scale)
+        self._check_statistics(out, count)
+        launch(kernel("project_adam.cu", f"project_adam_{degree}"),
+               -(-room // PROJECT_THREADS), PROJECT_THREADS, count, _by_value(table),
+               self.camera_view(camera, 0), room, splats.count, splats.rows, splats.data, gradient,
+               out.seen, out.norm, out.count, tally and tally.stop_word)
+
+    def _fused_table(self, gaussians, first, second):
+        """Groups without gradients."""
         table = np.zeros(MOST_GROUPS, GROUP)
         for entry, (name, width) in zip(table, GROUPS.items()):
             arrays = getattr(gaussians, name), None, first[name], second[name]
-            _fill(entry, arrays, (count, width), self.real)
-        _fill_steps(table, [rates[name] for name in GROUPS], betas, epsilon, step, scale)
-        self._check_statistics(out, count)
-        launch(kernel("project_adam.cu", f"project_adam_{degree}"),
-               -(-visible // PROJECT_THREADS), PROJECT_THREADS, count, _by_value(table),
-               camera_view(camera, 0), visible, splats.rows, splats.data, gradient, out.seen,
-               out.norm, out.count)
+            _fill(entry, arrays, (len(gaussians), width), self.real)
+        return table

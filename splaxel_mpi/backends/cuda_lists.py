@@ -1,11 +1,11 @@
 """Tile lists of the CUDA backend: a sort by depth, one pass over the splats, a sort by tile."""
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from .base import SPLAT, TileLists
+from .cuda_launch import fill, run, zeros
 from .cuda_module import kernel
 from .cuda_sort import sort_pairs, sorter
 
@@ -69,10 +69,12 @@ class CudaLists:
     _capacity = None  # Capacity, grows with the views
     _counters = None  # page-locked memory that the counts are read into
 
-    def tile_lists(self, splats, camera, box=None, mask=None):
+    def tile_lists(self, splats, camera, box=None, mask=None, room=None):
         """See Backend.tile_lists. Waits for the GPU once, where the counts size the arrays; a
         second time when a view has far more instances than any before it, or many splats of
-        one depth whose ids are not in order.
+        one depth whose ids are not in order. Where room (cuda_tally.Room) sizes them it does not
+        wait: the numbers in use stay in counters, and the room's tally stops the device instead
+        of a second time. That is for all of space, without a box.
 
         intervals: (held, 2, 256) float32, per pixel of the held tiles (row major, empty outside
         the image) the depths [in, out) inside the cell; None when no box is given or every
@@ -86,7 +88,9 @@ class CudaLists:
         if mask is not None:
             _check(mask, (camera.tile_count,), np.uint8)
         if count == 0:
-            return _empty_lists()
+            return _empty_lists(camera)
+        if room:
+            return self._lists_in_room(splats, camera, mask, room)
         view = depths = None
         if box is not None and not np.isinf(box).all():
             view = _pack_view(camera, box)
@@ -94,19 +98,30 @@ class CudaLists:
         emitted = self._emit(splats, camera, mask, depths)
         instances, held = int(emitted.counters[INSTANCES]), int(emitted.counters[HELD])
         if instances == 0:
-            return _empty_lists()
+            return _empty_lists(camera)
         bits = max(1, (camera.tile_count - 1).bit_length())
         keys, items = sort_pairs(emitted.keys, emitted.items, instances, bits)
         offsets = cupy.empty(held + 1, np.int64)
-        each = 16 // keys.itemsize  # keys a thread reads
-        _launch(
-            LISTS, "mark_starts_" + keys.dtype.name, _blocks(instances, BLOCK * each), BLOCK,
-            keys, np.int64(instances), emitted.slots, np.int32(held), offsets,
-        )
-        lists = TileLists(emitted.tiles[:held], offsets, items)
+        _mark_starts(keys, emitted.slots, offsets, None)
+        lists = TileLists(emitted.tiles[:held], offsets, items, slots=emitted.slots)
         if emitted.counters[CROSSED]:
             lists.intervals = pixel_intervals(view, camera, lists.tiles)
         return lists
+
+    def _lists_in_room(self, splats, camera, mask, room):
+        """Lists in arrays of the room's sizes; instances beyond those in use sort last."""
+        import cupy
+
+        order = depth_order(splats)
+        emitted = emit_instances(splats, order, camera, mask, None, room, filled=True)
+        room.tally.check(splats, emitted.counters, room)
+        bits = camera.tile_count.bit_length()
+        keys, items = sort_pairs(emitted.keys, emitted.items, room.instances, bits)
+        offsets = cupy.empty(camera.tile_count + 1, np.int64)
+        _mark_starts(keys, emitted.slots, offsets, emitted.counters)
+        return TileLists(
+            emitted.tiles, offsets, items, slots=emitted.slots, counters=emitted.counters
+        )
 
     def _emit(self, splats, camera, mask, depths):
         """Instances of all splats, with the counts on the host; grows the capacity if need be."""
@@ -139,34 +154,40 @@ def depth_order(splats, by_id=False):
 
     count = len(splats)
     keys, order = cupy.empty(count, np.uint32), cupy.empty(count, np.int32)
-    _launch(LISTS, "depth_keys", _blocks(count), BLOCK, splats.data, np.int64(count), keys, order)
+    _launch(
+        LISTS, "depth_keys", _blocks(count), BLOCK, splats.data, np.int64(count), splats.count,
+        keys, order,
+    )
     if by_id:
         _, order = sort_pairs(splats.ids, order)
         keys = keys[order]
     return sort_pairs(keys, order)
 
 
-def emit_instances(splats, order, camera, mask, depths, capacity):
-    """Counts and writes the instances, as far as the Capacity goes, and lists the held tiles.
-    order: what depth_order returned. Does not wait: counters stay on the device."""
+def emit_instances(splats, order, camera, mask, depths, capacity, filled=False):
+    """Counts and writes the instances, as far as the Capacity or Room goes, and lists the held
+    tiles. order: what depth_order returned; filled: keys that no instance has are larger than
+    all tiles. Does not wait: counters stay on the device."""
     import cupy
 
     count, tile_count = len(splats), camera.tile_count
     size = np.int32(camera.width), np.int32(camera.height)
-    key_type = np.uint16 if tile_count <= 1 << 16 else np.uint32
+    key_type = np.uint16 if tile_count < 1 << 16 else np.uint32
     keys = cupy.empty(capacity.instances, key_type)
+    if filled:
+        fill(keys, 0xFF)
     items = cupy.empty(capacity.instances, np.int32)
     sorter(keys, items).storage(keys, items, capacity.instances)  # now, not while the GPU waits
     entries = cupy.empty((ENTRY_WORDS, count), np.uint32)
     slices = cupy.empty((capacity.rows, 2), np.int32)
     tiles, slots = cupy.empty(tile_count, np.int32), cupy.empty(tile_count, np.int32)
     splat_blocks, row_blocks = _blocks(count), _blocks(capacity.rows)
-    zeroed = cupy.zeros(
+    zeroed = zeros(
         COUNTERS + 2 * _blocks(tile_count, 8) + splat_blocks + row_blocks, np.uint64
     )
     _launch(
         LISTS, "place_rows", splat_blocks, BLOCK, splats.data, *order, splats.ids, np.int64(count),
-        *size, np.int64(capacity.rows), entries, slices, zeroed,
+        splats.count, *size, np.int64(capacity.rows), entries, slices, zeroed,
     )
     _launch(
         LISTS, "emit_" + keys.dtype.name, row_blocks, BLOCK, entries, slices, np.int64(count),
@@ -175,6 +196,15 @@ def emit_instances(splats, order, camera, mask, depths, capacity):
     )
     _launch(LISTS, "list_held", 1, 1024, *size, tiles, slots, zeroed)
     return Emitted(keys, items, tiles, slots, zeroed[:COUNTERS])
+
+
+def _mark_starts(keys, slots, offsets, counters):
+    """Set offsets of the lists among sorted keys; counters: where counts stay on the device."""
+    each = 16 // keys.itemsize  # keys a thread reads
+    _launch(
+        LISTS, "mark_starts_" + keys.dtype.name, _blocks(len(keys), BLOCK * each), BLOCK, keys,
+        np.int64(len(keys)), slots, np.int32(len(offsets) - 1), offsets, counters,
+    )
 
 
 def pixel_intervals(view, camera, tiles):
@@ -209,11 +239,12 @@ def _pack_view(camera, box):
     return view
 
 
-def _empty_lists():
+def _empty_lists(camera):
     import cupy
 
     return TileLists(
-        cupy.empty(0, np.int32), cupy.zeros(1, np.int64), cupy.empty(0, np.int32)
+        cupy.empty(0, np.int32), cupy.zeros(1, np.int64), cupy.empty(0, np.int32),
+        slots=cupy.full(camera.tile_count, -1, np.int32),
     )
 
 
@@ -221,11 +252,8 @@ def _blocks(count, size=BLOCK):
     return -(-count // size)
 
 
-_kernel = functools.lru_cache(maxsize=None)(kernel)  # a look-up costs as much as a launch
-
-
 def _launch(source, name, blocks, threads, *arguments):
-    _kernel(source, name)((blocks,), (threads,), arguments)
+    run(kernel(source, name), (blocks,), threads, arguments)
 
 
 def _check(array, shape, dtype):

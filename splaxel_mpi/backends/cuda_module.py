@@ -95,6 +95,7 @@ def module(source, defines=()):
     return cupy.RawModule(code=code, options=options_for(defines), backend="nvrtc")
 
 
+@functools.lru_cache(maxsize=None)  # a look-up costs as much as a launch
 def kernel(source, name, defines=()):
     """A kernel of cuda_src/<source>, an extern "C" function called ``name``."""
-    return module(source, tuple(defines)).get_function(name)
+    return module(source, defines).get_function(name)

@@ -7,6 +7,8 @@ import numpy as np
 from ..scene.camera import TILE
 from . import cuda_module
 from .checks import check_array, check_loss
+from .cuda_launch import run
+from .cuda_lists import HELD
 
 PIXELS = TILE * TILE
 THREADS = 256  # of a block of compose.cu, of pack and of unpack
@@ -44,7 +46,7 @@ def clipped_length(tiles, camera):
 
 
 class CudaPixels:
-    """Mixin of CudaBackend: compose, compose_backward, loss, pack, unpack.
+    """Mixin of CudaBackend: compose, compose_layer and their backward passes, loss, pack, unpack.
 
     Indices are not read on the host, which would wait for the device: a slot or row out of
     range counts as absent in compose; pack and unpack trust theirs.
@@ -66,8 +68,7 @@ class CudaPixels:
         image = self.xp.empty((tiles, 3, PIXELS), self.real)
         transmittance = self.xp.empty((tiles, PIXELS), self.real)
         if tiles:
-            run = cuda_module.kernel("compose.cu", "compose")
-            run((-(-tiles // TILES_A_BLOCK),), (THREADS,),
+            run(cuda_module.kernel("compose.cu", "compose"), (-(-tiles // TILES_A_BLOCK),), THREADS,
                 (*self._compose_arguments(pool, slots, background), image, transmittance))
         return image, transmittance
 
@@ -82,10 +83,40 @@ class CudaPixels:
         check_array("wanted", wanted, (tiles, layers), np.int32)
         out = self.xp.zeros((count, 4, PIXELS), self.real)
         if tiles and count:
-            run = cuda_module.kernel("compose.cu", "compose_backward")
-            run((-(-tiles // TILES_A_BLOCK),), (THREADS,),
-                (*self._compose_arguments(pool, slots, background), gradient, wanted,
-                 np.int32(count), out))
+            kernel = cuda_module.kernel("compose.cu", "compose_backward")
+            run(kernel, (-(-tiles // TILES_A_BLOCK),), THREADS, (
+                *self._compose_arguments(pool, slots, background), gradient, wanted,
+                np.int32(count), out))
+        return out
+
+    def compose_layer(self, lists, partial, camera, background):
+        """compose of a view's only layer, straight into its image.
+
+        lists, partial: of tile_lists and rasterize over all of space; tiles without splats show
+        the background. Returns the padded image (3, 16 tiles_y, 16 tiles_x).
+        """
+        tiles_x, tiles_y = camera.tiles
+        image = self.xp.empty((3, TILE * tiles_y, TILE * tiles_x), self.real)
+        kernel = cuda_module.kernel("compose.cu", "compose_layer")
+        run(kernel, (-(-tiles_x * tiles_y // TILES_A_BLOCK),), THREADS, (
+            partial.pixels, np.int32(len(partial.pixels)), lists.slots, np.int32(tiles_x),
+            np.int32(tiles_y), *map(np.float32, background), image,
+        ))
+        return image
+
+    def compose_layer_backward(self, gradient, lists, camera, background):
+        """compose_backward of compose_layer: dL/d(C_m, T_m), (held, 4, 256), from the gradient
+        (3, 16 tiles_y, 16 tiles_x) of the padded image."""
+        tiles_x, tiles_y = camera.tiles
+        held = len(lists.tiles)
+        out = self.xp.empty((held, 4, PIXELS), self.real)
+        if held:
+            count = None if lists.counters is None else lists.counters[HELD:]
+            kernel = cuda_module.kernel("compose.cu", "compose_layer_backward")
+            run(kernel, (-(-held // TILES_A_BLOCK),), THREADS, (
+                gradient, lists.tiles, np.int32(held), count, np.int32(tiles_x),
+                np.int32(tiles_y), *map(np.float32, background), out,
+            ))
         return out
 
     def loss(self, image, photo, camera, tiles, rect, ssim_weight):
@@ -100,19 +131,18 @@ class CudaPixels:
         kernel, width, shared = loss_kernel(self.xp.cuda.Device().id)
         grid = -(-TILE * tiles_x // width), -(-TILE * tiles_y // LOSS_HEIGHT)
         values = 3 * camera.width * camera.height
-        kernel(grid, (width * LOSS_HEIGHT // LOSS_PIXELS,), (
+        run(kernel, grid, width * LOSS_HEIGHT // LOSS_PIXELS, (
             image, photo, np.int32(camera.width), np.int32(camera.height), tiles,
             *map(np.int32, bounds), np.float32((1 - ssim_weight) / values),
             np.float32(ssim_weight / values), gradient, sums,
-        ), shared_mem=shared)
+        ), shared)
         return gradient, sums
 
     def _starts(self, tiles, camera):
         """First value of each tile in the stream, and the end: (k + 1,) int64."""
         starts = self.xp.empty(len(tiles) + 1, np.int64)
-        run = cuda_module.kernel("pack.cu", "tile_starts")
-        run((1,), (SCAN_THREADS,), (tiles, np.int32(len(tiles)), np.int32(camera.width),
-                                    np.int32(camera.height), starts))
+        run(cuda_module.kernel("pack.cu", "tile_starts"), (1,), SCAN_THREADS, (
+            tiles, np.int32(len(tiles)), np.int32(camera.width), np.int32(camera.height), starts))
         return starts
 
     def pack(self, pixels, index, tiles, camera):
@@ -126,9 +156,8 @@ class CudaPixels:
         starts = self._starts(tiles, camera)
         length = clipped_length(tiles, camera)
         stream = self.xp.empty(int(starts[-1]) if length is None else length, self.real)
-        run = cuda_module.kernel("pack.cu", "pack")
-        run((len(tiles),), (THREADS,), (pixels, index, tiles, starts, np.int32(camera.width),
-                                        np.int32(camera.height), stream))
+        run(cuda_module.kernel("pack.cu", "pack"), (len(tiles),), THREADS, (
+            pixels, index, tiles, starts, np.int32(camera.width), np.int32(camera.height), stream))
         return stream
 
     def unpack(self, stream, tiles, camera, out):
@@ -144,8 +173,7 @@ class CudaPixels:
             raise ValueError(f"stream of {len(stream)} values for {len(tiles)} tiles")
         if not len(tiles):
             return
-        run = cuda_module.kernel("pack.cu", "unpack")
-        run((len(tiles),), (THREADS,), (
+        run(cuda_module.kernel("pack.cu", "unpack"), (len(tiles),), THREADS, (
             stream, tiles, self._starts(tiles, camera), np.int64(len(stream)),
             np.int32(camera.width), np.int32(camera.height), out,
         ))

@@ -12,6 +12,7 @@ import numpy as np
 from ..partition.tree import Tree
 from ..scene.gaussians import GROUPS
 from .base import SPLAT, SPLAT_GRADIENT, Splats
+from .cuda_launch import run, zeros
 from .cuda_module import kernel
 from .host_library import call
 from .checks import check_array, check_degree
@@ -22,6 +23,7 @@ REACH_THREADS = 64
 # Blocks that take tiles until none is left: as many as a multiprocessor holds at once, by their
 # registers and shared memory.
 PROJECT_BLOCKS, REACH_BLOCKS = 9, 6
+MOST_VIEWS = 4096  # cameras whose views are kept, 112 bytes each
 WORDS = 4  # tickets and totals before the tiles' words: two of each
 LEAST_ROOM = 1 << 16  # rows for which no allocation is worth repeating a call
 TREE_DEPTH = 31  # of math/reach.cuh
@@ -37,7 +39,7 @@ def check_aligned(name, array):
 def launch(function, blocks, threads, *arguments):
     """Start a kernel on the current stream; nothing for no blocks."""
     if blocks:
-        function((int(blocks),), (threads,), arguments)
+        run(function, (int(blocks),), threads, arguments)
 
 
 @functools.lru_cache(maxsize=None)
@@ -97,6 +99,7 @@ class CudaProject:
     """
 
     _most_visible = _most_reached = 0  # rows of recent calls
+    _views = None  # cameras by identity, and what kernels take of them
     _tree = None, None  # the last tree and its arrays on the device
 
     def _parameters(self, gaussians):
@@ -110,14 +113,25 @@ class CudaProject:
         """Zeroed words of two compactions over count rows, by tiles of TEST_ROWS and of ``tile``:
         two tickets, two totals, then the words of the tiles. Returns (words, tests, tiles)."""
         tests = -(-count // TEST_ROWS)
-        words = self.xp.zeros(WORDS + tests + -(-count // tile), np.uint64)
+        words = zeros(WORDS + tests + -(-count // tile), np.uint64)
         return words, words[WORDS:WORDS + tests], words[WORDS + tests:]
 
-    def project(self, gaussians, camera, degree, near):
+    def camera_view(self, camera, near):
+        """View<float> of a camera; those of the last cameras are kept."""
+        if self._views is None or len(self._views) >= MOST_VIEWS:
+            self._views = {}
+        key = id(camera), near
+        if key not in self._views:  # the camera is kept too, so that no other has its identity
+            self._views[key] = camera_view(camera, near), camera
+        return self._views[key][0]
+
+    def project(self, gaussians, camera, degree, near, room=None):
         """See Backend.project. Rows with a value that is not finite are not visible.
 
-        The arrays are the front of larger ones, by a quarter or so. Synchronises once. Raises
-        ValueError for arrays of another type or shape, degree or near out of range.
+        The arrays are the front of larger ones, by a quarter or so. Synchronises once, unless
+        room (cuda_tally.Room) says how many rows to make; the number of those in use is then
+        out.count on the device, and may be larger than the room. Raises ValueError for arrays
+        of another type or shape, degree or near out of range.
         """
         check_degree(degree)
         if not near >= 0:
@@ -125,22 +139,27 @@ class CudaProject:
         parameters = self._parameters(gaussians)
         count = len(gaussians)
         check_array("ids", gaussians.ids, (count,), np.int64)
-        view = camera_view(camera, near)
-        room = min(count, max(LEAST_ROOM, self._most_visible * 5 // 4))
+        view = self.camera_view(camera, near)
+        if room and count:
+            out = self._empty_splats(room.splats)
+            out.count = self._project(parameters, gaussians.ids, view, degree, out)
+            return out
+        rows = min(count, max(LEAST_ROOM, self._most_visible * 5 // 4))
         while True:
-            out = Splats(
-                self.xp.empty(room, np.int32),
-                self.xp.empty((room, SPLAT), self.real),
-                self.xp.empty(room, np.int64),
-            )
+            out = self._empty_splats(rows)
             if not count:
                 return out
             visible = _read(self._project(parameters, gaussians.ids, view, degree, out))
-            if visible <= room:
+            if visible <= rows:
                 break
-            room = visible
+            rows = visible
         self._most_visible = max(visible, self._most_visible * 9 // 10)
         return out.slice(0, visible)
+
+    def _empty_splats(self, rows):
+        xp = self.xp
+        data = xp.empty((rows, SPLAT), self.real)
+        return Splats(xp.empty(rows, np.int32), data, xp.empty(rows, np.int64))
 
     def _project(self, parameters, ids, view, degree, out):
         """Fill out as far as it goes. Returns the number of visible rows, on the device."""
@@ -155,29 +174,35 @@ class CudaProject:
                out.data, out.ids)
         return words[3:4]
 
-    def project_backward(self, gaussians, camera, degree, splats, gradient, out):
+    def project_backward(self, gaussians, camera, degree, splats, gradient, out, tally=None):
         """See Backend.project_backward. A row must not occur twice in splats.
 
-        Rows outside the Gaussians are passed over. Raises ValueError for arrays of another type
-        or shape.
+        Rows outside the Gaussians are passed over. tally: cuda_tally.Tally; nothing is added
+        once it is stopped. Raises ValueError for arrays of another type or shape.
         """
         check_degree(degree)
-        count, visible = len(gaussians), len(splats)
+        count, room = len(gaussians), len(splats)
         parameters = self._parameters(gaussians)
-        check_array("splats.rows", splats.rows, (visible,), np.int32)
-        check_array("splats.data", splats.data, (visible, SPLAT), self.real)
-        check_aligned("splats.data", splats.data)
-        check_array("gradient", gradient, (visible, SPLAT_GRADIENT), self.real)
+        self._check_splats(splats, gradient)
         for name, width in GROUPS.items():
             check_array(f"out.{name}", getattr(out, name), (count, width), self.real)
         self._check_statistics(out, count)
         launch(kernel("project_back.cu", f"project_backward_{degree}"),
-               -(-visible // PROJECT_THREADS), PROJECT_THREADS, count, *parameters,
-               camera_view(camera, 0), visible, splats.rows, splats.data, gradient,
-               *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count)
+               -(-room // PROJECT_THREADS), PROJECT_THREADS, count, *parameters,
+               self.camera_view(camera, 0), room, splats.count, splats.rows, splats.data, gradient,
+               *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count,
+               tally and tally.stop_word)
+
+    def _check_splats(self, splats, gradient):
+        rows = len(splats)
+        check_array("splats.rows", splats.rows, (rows,), np.int32)
+        check_array("splats.data", splats.data, (rows, SPLAT), self.real)
+        check_aligned("splats.data", splats.data)
+        check_array("gradient", gradient, (rows, SPLAT_GRADIENT), self.real)
 
     def _check_statistics(self, out, count):
-        check_array("out.seen", out.seen, (count,), np.uint8)
+        if out.seen is not None:
+            check_array("out.seen", out.seen, (count,), np.uint8)
         if out.norm is not None:
             check_array("out.norm", out.norm, (count,), self.real)
         if out.count is not None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .base import SPLAT, SPLAT_GRADIENT, Partial
+from .cuda_lists import HELD
+from .cuda_launch import note_call, run, zeros
 from .cuda_module import kernel
 
 PIXELS = 256
@@ -72,7 +74,7 @@ class CudaRaster:
         walked, held = partial.last, len(lists.tiles)
         _check_job(splats, lists)
         _check("gradient", gradient, (held, 4, PIXELS), np.float32)
-        sums = cupy.zeros((len(splats), SPLAT_GRADIENT), np.float32)
+        sums = zeros((len(splats), SPLAT_GRADIENT), np.float32)
         if not held:
             return sums
         rows = None
@@ -114,8 +116,12 @@ def _order(lists, steps, most):
     # two entries a heavy tile, or two a segment of one
     entries = 2 * held if steps is None else 2 * (held + len(lists.items) // SEGMENT)
     order, count = cupy.empty((entries, 2), np.int32), cupy.empty(2, np.int32)
-    arguments = (lists.offsets, _pointer(steps), np.int32(held), np.int32(most), order, count)
-    kernel("raster_order.cu", "raster_order")((1,), (1024,), arguments)
+    tiles = None if lists.counters is None else lists.counters[HELD:]
+    arguments = (
+        lists.offsets, _pointer(steps), np.int32(held), _pointer(tiles), np.int32(most), order,
+        count,
+    )
+    run(kernel("raster_order.cu", "raster_order"), (1,), 1024, arguments)
     return order, count
 
 
@@ -130,7 +136,7 @@ def _job(splats, lists, camera):
 def _launch(name, lists, blocks, arguments):
     """Launches a pass over the tiles."""
     cut = "_cut" if lists.intervals is not None else ""
-    kernel(f"raster_{name}.cu", f"raster_{name}{cut}")((blocks,), (32 * WARPS,), arguments)
+    run(kernel(f"raster_{name}.cu", f"raster_{name}{cut}"), (blocks,), 32 * WARPS, arguments)
 
 
 @functools.lru_cache(maxsize=None)
@@ -144,6 +150,7 @@ def _gather(items, rows, sums):
     """Adds rows (instances, 8, 9) into sums (n, 9), those of a splat in the order of the lists."""
     import cupy
 
+    note_call(None)  # CuPy's own kernels are not recorded
     instances = cupy.argsort(items)  # stable for integers
     splats = cupy.arange(len(sums) + 1, dtype=items.dtype)
     starts = cupy.searchsorted(items[instances], splats).astype(np.int64)

@@ -8,6 +8,8 @@ time.
 import functools
 import logging
 
+from .cuda_launch import note_call
+
 logger = logging.getLogger(__name__)
 
 
@@ -37,7 +39,9 @@ class RadixSort:
 
         scratch = cupy.empty(self.storage(keys, values, count), cupy.uint8)
         result = cupy.empty(count, keys.dtype), cupy.empty(count, values.dtype)
-        self._call(scratch, keys, values, *result, count, bits)
+        arguments = scratch, keys, values, *result, count, bits
+        self._call(*arguments)
+        note_call(self._call, *arguments)
         return result
 
     def _call(self, scratch, keys, values, keys_out, values_out, count, bits):
@@ -60,6 +64,7 @@ class ArgSort:
     def __call__(self, keys, values, count, bits):
         import cupy
 
+        note_call(None)  # CuPy's own kernels are not recorded
         order = cupy.argsort(keys[:count], kind="stable")
         return keys[order], values[order]
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from .base import Backend
+from .host_memory import HostMemory
 from .host_pixels import HostPixels
 from .host_project import HostProject
 from .host_raster import HostRaster
@@ -17,3 +18,4 @@ class HostBackend(HostProject, HostRaster, HostPixels, Backend):
     def __init__(self, real=np.float32, threads=1):
         self.real = np.dtype(real)
         self.threads = threads
+        self.memory = HostMemory()

@@ -17,7 +17,7 @@ def check_range(name, values, low, high):
 
 
 class HostPixels:
-    """Mixin of HostBackend: compose, compose_backward, loss, adam, pack, unpack."""
+    """Mixin of HostBackend: compose, compose_backward, loss, adam_groups, pack, unpack."""
 
     def _check_layers(self, pool, slots):
         check_array("pool", pool, (None, 4, PIXELS), self.real)
@@ -69,24 +69,26 @@ class HostPixels:
         )
         return gradient, sums
 
-    def adam(self, parameter, gradient, first, second, seen, rate, betas, epsilon, step, scale):
-        """See Backend.adam.
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
+        """See Backend.adam_groups.
 
         Raises ValueError for wrong shapes or types and step below 1.
         """
         if step < 1:
             raise ValueError(f"step must be 1 or more, got {step}")
-        check_array("parameter", parameter, (None, None), self.real)
-        for name, array in (("gradient", gradient), ("first", first), ("second", second)):
-            check_array(name, array, parameter.shape, self.real)
-        rows, width = parameter.shape
+        rows = len(groups[0][0])
         if seen is not None:
             check_array("seen", seen, (rows,), np.uint8)
-        call(
-            f"spx_adam_{suffix(self.real)}", rows, width, parameter, gradient, first, second,
-            seen, float(rate), float(betas[0]), float(betas[1]), float(epsilon), float(step),
-            float(scale), self.threads,
-        )
+        for *arrays, _ in groups:
+            shape = (rows, arrays[0].shape[-1])
+            for name, array in zip(("parameter", "gradient", "first", "second"), arrays):
+                check_array(name, array, shape, self.real)
+        for *arrays, rate in groups:
+            call(
+                f"spx_adam_{suffix(self.real)}", rows, arrays[0].shape[1], *arrays, seen,
+                float(rate), float(betas[0]), float(betas[1]), float(epsilon), float(step),
+                float(scale), int(clear), self.threads,
+            )
 
     def _stream_length(self, tiles, camera):
         tiles_x, _ = camera.tiles

@@ -14,17 +14,24 @@ CGROUP_FILES = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))  # vers
 def default_budget(shared=True, environ=os.environ, root="/"):
     """Bytes for the image cache of this node.
 
-    A quarter of the smallest of: physical memory, the memory limits of the process's cgroups
-    (version 1 or 2, all levels), and SLURM's SLURM_MEM_PER_NODE or SLURM_MEM_PER_CPU (MiB) times
-    SLURM_CPUS_ON_NODE; with shared, at most 80 % of the free shared memory. root and environ
-    are where to look.
+    A quarter of memory_limit; with shared, at most 80 % of the free shared memory.
+    """
+    budget = memory_limit(environ, root) // SHARE
+    free = free_shared_bytes() if shared else None
+    return budget if free is None else min(budget, int(SHARED_PART * free))
+
+
+def memory_limit(environ=os.environ, root="/"):
+    """Bytes of memory that this job may use on its node.
+
+    The smallest of: physical memory, the memory limits of the process's cgroups (version 1 or
+    2, all levels), and SLURM's SLURM_MEM_PER_NODE or SLURM_MEM_PER_CPU (MiB) times
+    SLURM_CPUS_ON_NODE. root and environ are where to look.
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     limits += _cgroup_limits(Path(root))
     limits += _slurm_limits(environ)
-    budget = min(limits) // SHARE
-    free = free_shared_bytes() if shared else None
-    return budget if free is None else min(budget, int(SHARED_PART * free))
+    return min(limits)
 
 
 def _cgroup_limits(root):

@@ -33,7 +33,7 @@ class ImageCache:
 
     Every rank sees the same calls, so every rank simulates the same least-recently-used order
     and the same placement; only the end of decoding is synchronised. ``decoded`` counts images
-    that this rank decoded.
+    that this rank decoded; ``capacity`` is the bytes that pixels may take on the node.
     """
 
     def __init__(self, views, node_comm, budget_bytes, threads=1):
@@ -41,7 +41,7 @@ class ImageCache:
         self.sizes = [3 * view.camera.width * view.camera.height for view in views]
         taken = [Arena.rounded(size) for size in self.sizes]
         self._check_largest(taken, budget_bytes)
-        capacity = min(budget_bytes, sum(taken))
+        capacity = self.capacity = min(budget_bytes, sum(taken))
         self.rank, self.ranks = (node_comm.rank, node_comm.size) if node_comm else (0, 1)
         self.buffer = SharedBuffer(node_comm, capacity)
         self.arena = Arena(capacity)

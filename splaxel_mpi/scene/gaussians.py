@@ -36,6 +36,10 @@ class Gaussians:
         """Pairs (name, array) of the six parameter groups."""
         return [(name, getattr(self, name)) for name in GROUPS]
 
+    def columns(self):
+        """All arrays by name, ids included."""
+        return dict(self.groups(), ids=self.ids)
+
     def take(self, rows):
         """A copy with the given rows (index array or boolean mask)."""
         arrays = {name: array[rows] for name, array in self.groups()}

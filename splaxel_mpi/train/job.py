@@ -8,6 +8,7 @@ import numpy as np
 from .. import log
 from ..compose import make_compositor
 from ..data.dataset import load
+from ..data.device_images import DeviceImages
 from ..data.images import ImageCache, default_budget
 from ..densify import make_densifier
 from ..evaluate.series import Series
@@ -19,14 +20,17 @@ from ..progress import Progress
 from ..scene.initialise import scene_extent
 from ..scene.ply import write_ply
 from ..schedule import make_scheduler
+from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
 from .loop import Trainer
+from .one_rank import OneRank
 from .optimizer import Optimizer
 from .record import Recorder
 from .render import Renderer
 from .saving import Saver
 from .start import from_checkpoint, from_points
+from .step import make_steps
 from .world import make_world
 
 logger = logging.getLogger(__name__)
@@ -100,12 +104,14 @@ def make_cache(config, world, data):
 def prepare(config, resume, world, data, cache, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
+    budget = make_budget(config.backend.memory, world, cache.capacity, config.mpi.share_gpu)
     if resume:
         place = folder / "checkpoints"
-        state, tree, stored = from_checkpoint(place, config, world, data.content_id)
+        state, tree, stored = from_checkpoint(place, config, world, data.content_id, budget)
         chain = [*stored.config_chain, stored.config]
     else:
-        state, tree = from_points(data.points, config, world)
+        state, tree = from_points(data.points, config, world, budget)
+    logger.info(budget.describe(world.exchange, len(state.rows), world.backend.real))
     cameras = [data.views[i].camera for i in data.train]
     forecast = cells_of_views(config, world, state, tree, cameras)
     if forecast:
@@ -118,6 +124,9 @@ def prepare(config, resume, world, data, cache, folder):
     trainer.state, trainer.tree = state, tree
     trainer.renderer = make_renderer(config, world, tree, state)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
+    trainer.steps = make_steps(trainer.renderer, trainer.optimizer, config.train)
+    if isinstance(trainer.steps, OneRank):
+        trainer.photos = DeviceImages(cache, world.backend)
     trainer.densifier = make_densifier(config.densify, data.extent, config.run.seed)
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
@@ -198,4 +207,6 @@ def finish(trainer, data, folder):
             origin=data.origin,
         )
         logger.info("results are in %s: model.ply, summary.json, pictures/, metrics.h5", folder)
+    if trainer.photos is not trainer.cache:
+        trainer.photos.close()
     trainer.cache.close()

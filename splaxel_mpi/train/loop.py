@@ -3,25 +3,26 @@
 from ..evaluate.heldout import evaluate
 from ..partition.layout import Layout
 from ..schedule.events import crossed
-from .step import train_step
+from .pressure import give_up, relieve
 
 
 class Trainer:
     """One rank's side of a run.
 
     world: World; config: Config; views: list of View; train, test: indices into views; cache:
-    ImageCache; state, tree: where training stands; renderer, optimizer, densifier (None: a
-    fixed set of Gaussians), scheduler: the choices made; recorder: Recorder; save: function
-    (trainer) that writes a checkpoint.
+    ImageCache; photos: what training fetches photographs from, that cache or one on the device;
+    state, tree: where training stands; renderer, optimizer, densifier (None: a fixed set of
+    Gaussians), scheduler: the choices made; steps: of step.make_steps; recorder: Recorder; save:
+    function (trainer) that writes a checkpoint.
     """
 
     def __init__(self, world, config, views, train, test, cache, batch):
         self.world, self.config = world, config
         self.views, self.train, self.test = views, train, test
-        self.cache, self.batch = cache, batch
+        self.cache, self.photos, self.batch = cache, cache, batch
         self.state = self.tree = None
         self.renderer = self.optimizer = self.densifier = self.scheduler = None
-        self.recorder = self.save = None
+        self.steps = self.recorder = self.save = None
 
     @property
     def degree(self):
@@ -31,11 +32,22 @@ class Trainer:
         return min(self.config.scene.sh_degree, grown)
 
     def run(self):
-        """Train until train.images images have been seen. Collective."""
+        """Train until train.images images have been seen. Collective. Raises UserError where
+        memory ends; what was trained until then is stored if that is possible."""
         while self.state.images_seen < self.config.train.images:
-            before = self.state.images_seen
-            self._step(before)
-            self._events(before, self.state.images_seen)
+            before, step = self.state.images_seen, self.state.step
+            try:
+                self._step(before)
+                relieve(self)
+                step = self.state.step
+                self._events(before, self.state.images_seen)
+            except MemoryError as error:
+                give_up(self, error, self.state.step == step)
+        self.settle()
+
+    def settle(self):
+        """Wait for the steps under way, before anything but a step touches the state."""
+        self.recorder.add([], self.steps.settle())
 
     def _step(self, before):
         """One batch; the last one of a run may be smaller."""
@@ -44,17 +56,9 @@ class Trainer:
         indices = self.scheduler.batch(before, size)
         upcoming = self.scheduler.batch(before + size, min(self.batch, total - before - size))
         with self.renderer.timers("photographs"):
-            photos = self.cache.fetch(sorted(set(indices)), sorted(set(upcoming)))
+            photos = self.photos.fetch(sorted(set(indices)), sorted(set(upcoming)))
         views = [self.views[i] for i in indices]
-        shares = train_step(
-            self.renderer,
-            self.optimizer,
-            self.state,
-            views,
-            photos,
-            self.degree,
-            self.config.train,
-        )
+        shares = self.steps.step(self.state, views, photos, self.degree)
         self.recorder.add(views, shares)
 
     def _events(self, before, after):
@@ -63,6 +67,7 @@ class Trainer:
         if self.densifier and self.densifier.due(before, after, config.train.images):
             self.densify(before, after)
         if crossed(before, after, config.log.every) or last:
+            self.settle()
             rate = self.optimizer.rate("means", after)
             self.recorder.report(self.state, self.renderer, {"position_rate": rate})
             if last or self.recorder.images >= len(self.train):
@@ -71,11 +76,13 @@ class Trainer:
         if crossed(before, after, config.evaluate.every) and not last:
             self.recorder.quality(self.evaluate(), after)
         if crossed(before, after, config.checkpoint.every) and not last:
+            self.settle()
             self.recorder.check_finite(self.state)
             self.save(self)
 
     def densify(self, before, after):
         """Change the set of Gaussians and send each to the cell of its mean. Collective."""
+        self.settle()
         with self.renderer.timers("densify"):
             exchange, total = self.world.exchange, self.config.train.images
             done = self.densifier.apply(self.state, before, after, total, exchange)
@@ -93,6 +100,7 @@ class Trainer:
         """Held-out Quality, or None without held-out views. Collective."""
         if not self.test:
             return None
+        self.settle()
         return evaluate(
             self.renderer,
             self.state.gaussians,

@@ -35,25 +35,37 @@ class Optimizer:
             rate *= self.extent * self.settings.rates.position_final**done
         return rate * math.sqrt(views or self.batch)
 
+    @property
+    def selective(self):
+        """Whether only what a batch sees is updated."""
+        return self.settings.optimizer == "selective"
+
+    def arguments(self, images_seen, views):
+        """(rates by group, (betas, epsilon, step, scale)) of Backend.adam_groups for ``views``
+        images after images_seen others."""
+        settings = self.settings
+        rates = {name: self.rate(name, images_seen, views) for name in RATES}
+        return rates, (
+            (settings.beta1**views, settings.beta2**views),
+            settings.epsilon / math.sqrt(views),
+            # moments have decayed by beta^images, whatever the sizes of the batches: this many
+            # batches of the present size
+            (images_seen + views) / views,
+            1.0 / views,
+        )
+
     def step(self, state, gradients, views):
         """Update state in place from gradients summed over ``views`` images, which follow the
-        state.images_seen before them."""
-        settings = self.settings
+        state.images_seen before them. Leaves the gradients zeroed, as State.gradients wants
+        them: rows that are not updated have none.
+        """
         state.step += 1
-        seen = gradients.seen if settings.optimizer == "selective" else None
-        # moments have decayed by beta^images, whatever the sizes of the batches: this many
-        # batches of the present size
-        steps = (state.images_seen + views) / views
-        for name, parameter in state.gaussians.groups():
-            self.backend.adam(
-                parameter,
-                getattr(gradients, name),
-                state.first[name],
-                state.second[name],
-                seen,
-                self.rate(name, state.images_seen, views),
-                (settings.beta1**views, settings.beta2**views),
-                settings.epsilon / math.sqrt(views),
-                steps,
-                1.0 / views,
-            )
+        seen = gradients.seen if self.selective else None
+        rates, common = self.arguments(state.images_seen, views)
+        groups = [
+            (parameter, getattr(gradients, name), state.first[name], state.second[name],
+             rates[name])
+            for name, parameter in state.gaussians.groups()
+        ]
+        self.backend.adam_groups(groups, seen, *common, clear=True)
+        gradients.seen.fill(0)

@@ -28,7 +28,8 @@ class Recorder:
         self.before = self._totals()
 
     def add(self, views, shares):
-        """Keep this rank's shares (views, 3) of a batch until the next report."""
+        """Keep the views of a batch until the next report, and this rank's shares (k, 3) of
+        those views, this batch's or earlier ones, whose losses have become known."""
         self.views += views
         self.shares.append(shares)
         self.images += len(views)
@@ -153,6 +154,9 @@ class Recorder:
             "visible": visible,
             "ghosts": ghosts,
             "compute": sum(stages.values()) - since["communication"],
+            "store": state.nbytes,
+            "fits": state.budget.rank,
+            **self.world.backend.memory.figures(),
             "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             **{f"seconds/{name}": value for name, value in sorted(stages.items())},
             **since,

@@ -7,25 +7,30 @@ from ..errors import UserError
 from ..partition.kdtree import build
 from ..partition.layout import Layout
 from ..partition.migrate import regroup
+from ..scene.rows import Rows
 from ..scene.initialise import initial_gaussians, neighbour_distances
 from .state import State
 
 
-def from_points(points, config, world):
+def from_points(points, config, world, budget):
     """State and tree from sparse points that the root holds (others pass None). Collective.
 
     The root finds neighbour distances and deals the points evenly; every rank makes its share
     of Gaussians, the tree is built from all of them, and they migrate to their cells. Ids are
-    places in the input, so they do not depend on ranks.
+    places in the input, so they do not depend on ranks. budget: train.budget.Budget. Raises
+    UserError on all ranks where they do not fit one.
     """
     positions, colors, distances, ids = _deal(points, world)
+    budget.check(world.exchange, len(ids))
     gaussians = initial_gaussians(
         positions, colors, ids, distances, config.scene.initial_opacity, world.backend.real
     )
     cells = config.partition.cells or world.ranks
     tree = build(gaussians.means, None, cells, world.exchange)
-    gaussians, _, offsets = regroup(gaussians, {}, tree, world.exchange)
-    return State.fresh(gaussians, offsets), tree
+    rows = Rows(gaussians.columns())
+    offsets = regroup(rows, tree, world.exchange)
+    budget.check(world.exchange, len(rows))
+    return State(rows, offsets, budget), tree
 
 
 def _deal(points, world):
@@ -53,11 +58,13 @@ def _deal(points, world):
     return positions, colors, distances[:, 0], ids[:, 0]
 
 
-def from_checkpoint(folder, config, world, content_id):
+def from_checkpoint(folder, config, world, content_id, budget):
     """State, tree and checkpoint from the newest whole checkpoint of a folder. Collective.
 
     Rows keep their order on the rank count that wrote them; otherwise Gaussians migrate to the
-    cells of the stored tree, or of a new one when the number of cells changes.
+    cells of the stored tree, or of a new one when the number of cells changes. budget:
+    train.budget.Budget. Raises UserError where there is nothing to go on from, or it does not
+    fit.
     """
     path, stored = load_latest(folder, world.comm)
     if stored is None:
@@ -74,7 +81,11 @@ def from_checkpoint(folder, config, world, content_id):
             f"set backend.precision={gaussians.dtype}"
         )
     count = stored.gradient_count.astype(np.int32)
-    state = State(gaussians, stored.first, stored.second, stored.gradient_norm, count, None)
+    columns = dict(gaussians.columns(), norm=stored.gradient_norm, count=count)
+    for moment in ("first", "second"):
+        moments = getattr(stored, moment)
+        columns.update({f"{moment}/{name}": array for name, array in moments.items()})
+    state = State(Rows(columns), budget=budget)
     state.images_seen, state.step = stored.images_seen, stored.step
     tree, cells = stored.tree, config.partition.cells or world.ranks
     if tree.cells != cells:
@@ -84,4 +95,5 @@ def from_checkpoint(folder, config, world, content_id):
         state.offsets = np.searchsorted(stored.cell, np.arange(local.start, local.stop + 1))
     else:
         state.migrate(tree, world.exchange)
+    budget.check(world.exchange, len(state.rows))
     return state, tree, stored

@@ -1,81 +1,146 @@
 """What training changes: parameters, moments, statistics and counters of one rank."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from ..arrays import module_of
 from ..backends.base import Gradients
 from ..partition.migrate import regroup
 from ..scene.gaussians import GROUPS, Gaussians
+from ..scene.rows import Rows
+from .budget import Budget
 
 
-@dataclass
 class State:
-    """Gaussians of a rank with everything that belongs to them, row for row."""
+    """Gaussians of a rank with everything that belongs to them, row for row.
 
-    gaussians: Gaussians
-    first: dict  # group name -> (n, width) first moment of Adam
-    second: dict  # group name -> (n, width) second moment
-    norm: np.ndarray  # (n,) real, densification statistic, see Gradients
-    count: np.ndarray  # (n,) int32
-    offsets: np.ndarray  # (local cells + 1,) int64, rows of each local cell
-    images_seen: int = 0
-    step: int = 0
+    gaussians: Gaussians; first, second: Adam's moments, group name -> (n, width); norm: (n,)
+    real and count: (n,) int32, the densification statistic (see Gradients); offsets: (local
+    cells + 1,) int64, rows of each local cell; budget: densifiers ask it before they add rows.
+
+    All arrays are views of the rows in use of one scene.rows.Rows. Change them in place; they
+    are other arrays after replace, migrate and move, under the same names of the same objects.
+    """
+
+    def __init__(self, rows, offsets=None, budget=None):
+        """rows: scene.rows.Rows of parameters and ids, and perhaps of moments ("first/means",
+        ...), "norm" and "count"; what is missing is zero. offsets, budget (None: no limits):
+        see the class."""
+        self.rows, self.offsets = rows, offsets
+        self.images_seen = self.step = 0
+        self.budget = budget or Budget()
+        self.gaussians, self.first, self.second = Gaussians(*[None] * 7), {}, {}
+        self._buffers, self._gradients = {}, {}
+        real = rows.arrays["means"].dtype
+        wanted = {f"first/{name}": (width, real) for name, width in GROUPS.items()}
+        wanted |= {f"second/{name}": (width, real) for name, width in GROUPS.items()}
+        wanted |= {"norm": (None, real), "count": (None, np.int32)}
+        for name, (width, dtype) in wanted.items():
+            if name not in rows.arrays:
+                rows.add(name, width, dtype)
+        self._show()
 
     @staticmethod
     def fresh(gaussians, offsets):
-        """State before the first step: zero moments and statistics."""
-        rows, real, xp = len(gaussians), gaussians.dtype, module_of(gaussians.means)
-        first, second = (
-            {name: xp.zeros((rows, width), real) for name, width in GROUPS.items()}
-            for _ in range(2)
-        )
-        norm, count = xp.zeros(rows, real), xp.zeros(rows, np.int32)
-        return State(gaussians, first, second, norm, count, offsets)
-
-    def extras(self):
-        """Arrays that travel with the Gaussians, by name."""
-        out = {f"first/{name}": self.first[name] for name in GROUPS}
-        out.update({f"second/{name}": self.second[name] for name in GROUPS})
-        out.update(norm=self.norm, count=self.count)
-        return out
-
-    def set_rows(self, gaussians, extras, offsets):
-        """Take new arrays, as extras() names them."""
-        self.gaussians, self.offsets = gaussians, offsets
-        self.first = {name: extras[f"first/{name}"] for name in GROUPS}
-        self.second = {name: extras[f"second/{name}"] for name in GROUPS}
-        self.norm, self.count = extras["norm"], extras["count"]
+        """State before the first step, on the arrays of ``gaussians``: zero moments and
+        statistics."""
+        return State(Rows(gaussians.columns()), offsets)
 
     def replace(self, keep, children):
         """Keep some rows and append new Gaussians, whose moments and statistics are zero.
 
-        keep: (n,) bool; children: Gaussians, or None for none.
+        keep: (n,) bool; children: Gaussians, or None for none. Rows that stay keep their order.
+        Done in place: beside the rows no more is taken than a bounded copy or, where capacity
+        grows, one array.
         """
-        gaussians, extras = self.gaussians.take(keep), self.extras()
-        extras = {name: array[keep] for name, array in extras.items()}
-        if children is not None and len(children):
-            count, xp = len(children), module_of(keep)
-            gaussians = Gaussians.concatenate([gaussians, children], xp)
-            for name, array in extras.items():
-                new = xp.zeros((count, *array.shape[1:]), array.dtype)
-                extras[name] = xp.concatenate([array, new])
-        self.set_rows(gaussians, extras, self.offsets)
+        born = 0 if children is None else len(children)
+        self._hide()
+        try:
+            # first, so that no row is lost where memory is not enough
+            self._reserve(int(keep.sum()) + born)
+            self.rows.keep(keep)
+            if born:
+                self.rows.append(born, children.columns())
+        finally:
+            self._show()
 
     def move(self, function):
         """Apply function (to_device or to_host of a backend) to every array of rows."""
-        extras = {name: function(array) for name, array in self.extras().items()}
-        self.set_rows(self.gaussians.map(function), extras, self.offsets)
+        self._hide()
+        self._buffers = {}
+        self.rows.map(function)
+        self._show()
 
     def migrate(self, tree, exchange):
         """Send every Gaussian to the owner of the cell of its mean. Collective."""
-        xp = module_of(self.norm)
-        self.set_rows(*regroup(self.gaussians, self.extras(), tree, exchange, xp))
+        self._hide()
+        self._buffers = {}  # all zeros: their memory serves the exchange
+        self.offsets = regroup(self.rows, tree, exchange, self.budget.rank)
+        self._show()
 
     def gradients(self):
-        """Zeroed Gradients that add to this state's densification statistics."""
-        xp = module_of(self.norm)
-        zeros = {name: xp.zeros_like(array) for name, array in self.gaussians.groups()}
-        seen = xp.zeros(len(self.gaussians), np.uint8)
-        return Gradients(**zeros, seen=seen, norm=self.norm, count=self.count)
+        """Gradients that add to this state's densification statistics, in zeroed buffers.
+
+        They are made at the first call and the same ever after: whoever has used them leaves
+        them zeroed (Optimizer.step does; clear_gradients where a step was given up).
+        """
+        return self._gradient_views("all", [*GROUPS, "seen"])
+
+    def statistics(self):
+        """Gradients with ``seen`` and the densification statistics alone, for an update that
+        stores no gradients; the groups are None. ``seen`` is zeroed, and is left so."""
+        return self._gradient_views("seen", ["seen"])
+
+    def clear_gradients(self):
+        """Zero what gradients() and statistics() hand out."""
+        for array in self._buffers.values():
+            array.fill(0)
+
+    @property
+    def intact(self):
+        """False where a migration was given up halfway: rows may be lost."""
+        return self.norm is not None
+
+    @property
+    def nbytes(self):
+        """Bytes of rows and gradients, unused capacity included."""
+        return self.rows.nbytes + sum(array.nbytes for array in self._buffers.values())
+
+    def _reserve(self, rows):
+        """Room for so many rows; the views are hidden."""
+        if rows > self.rows.capacity:
+            self._buffers = {}
+            self.rows.reserve(rows, self.budget.rank)
+
+    def _gradient_views(self, kind, names):
+        """The Gradients object of a kind, with buffers made where they are missing."""
+        if kind not in self._gradients:
+            for name in names:
+                if name not in self._buffers:
+                    self._buffers[name] = self._buffer(name)
+            views = {name: self._buffers[name][: self.rows.count] for name in names}
+            views = {**dict.fromkeys(GROUPS), **views}
+            self._gradients[kind] = Gradients(**views, norm=self.norm, count=self.count)
+        return self._gradients[kind]
+
+    def _buffer(self, name):
+        shape = (self.rows.capacity, GROUPS[name]) if name in GROUPS else self.rows.capacity
+        dtype = self.gaussians.dtype if name in GROUPS else np.uint8
+        return self.rows.xp.zeros(shape, dtype)
+
+    def _show(self):
+        """Point all names to the rows in use."""
+        for name in [*GROUPS, "ids"]:
+            setattr(self.gaussians, name, self.rows[name])
+        for name in GROUPS:
+            self.first[name], self.second[name] = (
+                self.rows[f"{moment}/{name}"] for moment in ("first", "second")
+            )
+        self.norm, self.count = self.rows["norm"], self.rows["count"]
+
+    def _hide(self):
+        """Let go of all views, so that arrays that are replaced are free at once."""
+        for name in [*GROUPS, "ids"]:
+            setattr(self.gaussians, name, None)
+        self.first.clear()
+        self.second.clear()
+        self.norm = self.count = None
+        self._gradients = {}

@@ -1,9 +1,15 @@
 """One step: a batch of views in chunks, one update of the parameters."""
 
+import logging
+
 import numpy as np
 
+from ..arrays import release
 from ..visibility.demand import training
 from .loss import view_loss
+from .one_rank import OneRank
+
+log = logging.getLogger(__name__)
 
 
 def forward_backward(renderer, gaussians, views, photos, degree, settings, gradients):
@@ -12,33 +18,83 @@ def forward_backward(renderer, gaussians, views, photos, degree, settings, gradi
     views: list of data.base.View; photos: {view index: (height, width, 3) uint8}; settings:
     the train section (chunk, ssim_weight). Collective. Returns (views, 3) float64 of this
     rank's shares: L1, 1 - SSIM, squared error. Parameters do not change, so chunks only bound
-    memory and share collectives; the result does not depend on their size.
+    memory and share collectives; the result does not depend on their size. A rank that is alone
+    and finds no memory for a chunk takes its views one by one.
     """
-    shares = []
-    for start in range(0, len(views), settings.chunk):
-        chunk = views[start : start + settings.chunk]
-        cameras = [view.camera for view in chunk]
-        rules = [training] * len(chunk)
-        works, composed = renderer.draw(gaussians, cameras, degree, rules)
-        with renderer.timers("loss"):
-            losses = [
-                view_loss(renderer.backend, part, photos[view.index], settings.ssim_weight)
-                for part, view in zip(composed, chunk)
-            ]
-        renderer.back_propagate(
-            gaussians, works, composed, [loss.gradient for loss in losses], degree, gradients
-        )
-        shares += [(loss.l1, loss.dissimilarity, loss.error) for loss in losses]
+    shares, done, chunk = [], 0, settings.chunk
+    while done < len(views):
+        part = views[done : done + chunk]
+        try:
+            shares += _chunk(renderer, gaussians, part, photos, degree, settings, gradients)
+        except MemoryError:
+            # gradients grow at the very end of a chunk, where no large array is made
+            if len(part) == 1 or renderer.layout.ranks > 1:
+                raise
+            log.warning("no memory for %d views at a time: they are taken one by one", len(part))
+            release(renderer.backend.xp)
+            chunk = 1
+            continue
+        done += len(part)
     return np.array(shares, np.float64).reshape(-1, 3)
 
 
-def train_step(renderer, optimizer, state, views, photos, degree, settings):
-    """One optimizer update from a batch. Returns what forward_backward returns."""
-    gradients = state.gradients()
-    shares = forward_backward(
-        renderer, state.gaussians, views, photos, degree, settings, gradients
+def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
+    """forward_backward of views that share their collectives; a list of shares."""
+    cameras, rules = [view.camera for view in views], [training] * len(views)
+    works, composed = renderer.draw(gaussians, cameras, degree, rules)
+    with renderer.timers("loss"):
+        losses = [
+            view_loss(renderer.backend, part, photos[view.index], settings.ssim_weight)
+            for part, view in zip(composed, views)
+        ]
+    renderer.back_propagate(
+        gaussians, works, composed, [loss.gradient for loss in losses], degree, gradients
     )
-    with renderer.timers("adam"):
-        optimizer.step(state, gradients, len(views))
-    state.images_seen += len(views)
-    return shares
+    return [(loss.l1, loss.dissimilarity, loss.error) for loss in losses]
+
+
+class Steps:
+    """One update after another. renderer, optimizer: see there; settings: the train section."""
+
+    def __init__(self, renderer, optimizer, settings):
+        self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
+
+    def shrink(self):
+        """Need less memory from now on: take views one by one. False where they are already."""
+        shrunk = self.settings.chunk > 1
+        self.settings = self.settings.model_copy(update={"chunk": 1})
+        return shrunk
+
+    def step(self, state, views, photos, degree):
+        """One optimizer update from a batch.
+
+        photos: {view index: (height, width, 3) uint8}; degree: SH bands used. Collective.
+        Returns this rank's shares of the losses, as forward_backward, of all views whose losses
+        are known by now and were not returned before, in order.
+        """
+        gradients = state.gradients()
+        shares = forward_backward(
+            self.renderer, state.gaussians, views, photos, degree, self.settings, gradients
+        )
+        with self.renderer.timers("adam"):
+            self.optimizer.step(state, gradients, len(views))
+        state.images_seen += len(views)
+        return shares
+
+    def settle(self):
+        """Wait until all steps are done: only then may others look at the state or change it.
+        Returns the shares that step has not returned yet."""
+        return np.zeros((0, 3))
+
+
+def make_steps(renderer, optimizer, settings):
+    """Steps for a rank: those that never wait for the device where they are to be had."""
+    layout, running = renderer.layout, None
+    if layout.ranks == layout.cells == 1:
+        background = renderer.compositor.background
+        running = renderer.backend.free_running(
+            renderer.near, renderer.stop, background, settings.ssim_weight
+        )
+    if running:
+        return OneRank(renderer, optimizer, running)
+    return Steps(renderer, optimizer, settings)

@@ -284,8 +284,8 @@ def test_adam_as_on_the_host(cuda, rng, rows, selective):
                      *common, clear=True)
     for name, arrays in values.items():
         gradient = arrays[1].copy()
-        Host().adam(*arrays, seen, rates[name], *common)
-        cuda.adam(*device[name], on_device, rates[name], *common)
+        Host().adam_groups([(*arrays, rates[name])], seen, *common)
+        cuda.adam_groups([(*device[name], rates[name])], on_device, *common)
         np.testing.assert_array_equal(device[name][1].get(), gradient)
         gradient[slice(None) if seen is None else seen == 1] = 0
         np.testing.assert_array_equal(one_launch[name][1].get(), gradient)
@@ -357,5 +357,5 @@ def test_wrong_arguments(cuda, rng):
     with pytest.raises(ValueError, match="deeper than 31 levels"):
         cuda.reach(splats, cuda.xp.zeros(len(splats), np.int32), camera, chain)
     with pytest.raises(ValueError, match="step must be 1"):
-        cuda.adam(*[device.means] * 4, None, 0.1, (0.9, 0.99), 1e-15, 0, 1.0)
+        cuda.adam_groups([(*[device.means] * 4, 0.1)], None, (0.9, 0.99), 1e-15, 0, 1.0)
 

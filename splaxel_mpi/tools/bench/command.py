@@ -1,5 +1,7 @@
 """The command group `splaxel-mpi bench`."""
 
+import copy
+import functools
 import itertools
 import re
 
@@ -62,6 +64,9 @@ def bench():
 @click.option("--data", metavar="DIR", help="Data set whose cameras see the model.")
 @click.option("--scale", type=click.FloatRange(1), default=1.0,
               help="Reduction of the data set's images.")
+@click.option("--order", type=click.Choice(["training", "given"]), default="training",
+              help="Order of the Gaussians, for all programs: along a curve, as training keeps "
+              "them, or as the city (random) or the model has them.")
 @click.option("--half", is_flag=True, show_default=False,
               help="Also what ranks need that hold half of the scene each.")
 @click.option("--peer", type=click.Choice(["none", "gsplat"]), default="none",
@@ -70,8 +75,8 @@ def bench():
               help="Where to compute.")
 @click.option("--json", "report", metavar="FILE", help="Write all figures there, too.")
 @click.pass_context
-def kernels(context, gaussians, side, views, count, size, model, data, scale, half, peer, backend,
-            report):
+def kernels(context, gaussians, side, views, count, size, model, data, scale, order, half, peer,
+            backend, report):
     """Time every stage of a training step, beside the least time it could take.
 
     On a city of Gaussians, or on a trained scene. Stages are timed one by one, on a GPU by
@@ -98,12 +103,17 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, ha
         raise UserError("bench kernels: measures one process: start it without mpirun or srun")
     where = make_backend(backend, comm)
     tool.find_peer(peer)
+    if order == "training":
+        arrange = functools.partial(scenes.along_curve, backend=where)
+    else:
+        arrange = copy.copy
     if model is None:
         found = itertools.chain.from_iterable(
-            scenes.city(*one, views, count, size, where.threads) for one in zip(gaussians, side)
+            scenes.city(*one, views, count, size, where.threads, arrange)
+            for one in zip(gaussians, side)
         )
     else:
-        found = [scenes.trained(model, data, scale, count)]
+        found = [scenes.trained(model, data, scale, count, arrange)]
     tool.run(found, where, comm, peer, half, report, context.params, click.echo)
 
 

@@ -19,17 +19,31 @@ class Chain:
     """One cell's stages on a view; each leaves on the chain what the next ones take.
 
     backend: Backend; gaussians: of the cell, on the host; degree: SH degree in use; box: bounds
-    of the cell, (2, 3), None for all of space.
+    of the cell, (2, 3), None for all of space: then stages do not wait for the device, where the
+    backend can do that, once run_free is called.
     """
 
     def __init__(self, backend, gaussians, degree, box=None):
         self.backend, self.xp, self.degree, self.box = backend, backend.xp, degree, box
-        self.gaussians = gaussians.map(backend.to_device)
-        self.state = State.fresh(self.gaussians, None)
+        self.state = State.fresh(gaussians.map(backend.to_device), None)
+        self.gaussians = self.state.gaussians
         self.out = self.state.gradients()
         self.background = np.array(BACKGROUND, backend.real)
+        self.running = self.room = None
+        if box is None:
+            self.running = backend.free_running(NEAR, STOP, self.background, SSIM_WEIGHT)
         self.fused = hasattr(backend, "project_backward_adam")
         self.photos = {}
+
+    def run_free(self):
+        """From here on make arrays for the largest view so far instead of waiting for counts."""
+        if self.running:
+            self.room = self.running.room()
+
+    def check(self):
+        """Raise RuntimeError if a view did not fit and was left out."""
+        if self.room and self.room.tally.alarm[0]:
+            raise RuntimeError("a view needed more room than the largest before it")
 
     def stages(self):
         """{name: function} of the stages in order; the ends of the chain are alternatives."""
@@ -63,7 +77,10 @@ class Chain:
         self.out.seen[...] = 0
 
     def counts(self):
-        """Counts of the view that was drawn."""
+        """Counts of the view that was drawn, before run_free."""
+        if self.running:  # a splat meets no more rows of tiles than tiles
+            instances = len(self.lists.items)
+            self.running.tally.note(len(self.splats), instances, instances)
         return Counts(
             len(self.gaussians), len(self.splats), int((self.rows != 0).any(axis=1).sum()),
             len(self.lists.items), len(self.lists.tiles), self.camera.width * self.camera.height,
@@ -71,22 +88,30 @@ class Chain:
         )
 
     def project(self):
-        self.splats = self.backend.project(self.gaussians, self.camera, self.degree, NEAR)
+        room = {"room": self.room} if self.room else {}
+        self.splats = self.backend.project(self.gaussians, self.camera, self.degree, NEAR, **room)
 
     def list_tiles(self):
-        self.lists = self.backend.tile_lists(self.splats, self.camera, self.box)
+        room = {"room": self.room} if self.room else {}
+        self.lists = self.backend.tile_lists(self.splats, self.camera, self.box, **room)
 
     def rasterize(self):
         self.partial = self.backend.rasterize(self.splats, self.lists, self.camera, STOP)
 
     def compose(self):
-        """One layer: the cell alone."""
+        """One layer, the cell alone: straight into the image where the backend has that."""
+        if self.running:
+            self.image = self.backend.compose_layer(self.lists, self.partial, self.camera,
+                                                    self.background)
+            return
         held = len(self.lists.tiles)
         self.slots = self.xp.arange(held, dtype=np.int32)[:, None]
         self.tiles, _ = self.backend.compose(self.partial.pixels, self.slots, self.background)
 
     def lay_out(self):
         """Tiles to an image, between composition and loss."""
+        if self.running:
+            return
         self.image = to_image(self.lists.tiles, self.tiles, self.camera, self.xp)
 
     def loss(self):
@@ -97,9 +122,16 @@ class Chain:
 
     def cut_up(self):
         """The image's gradient to tiles, between loss and the gradient of composition."""
+        if self.running:
+            return
         self.tile_gradient = to_tiles(self.lists.tiles, self.image_gradient, self.camera, self.xp)
 
     def compose_back(self):
+        if self.running:
+            self.seeds = self.backend.compose_layer_backward(
+                self.image_gradient, self.lists, self.camera, self.background
+            )
+            return
         self.seeds = self.backend.compose_backward(
             self.partial.pixels, self.slots, self.background, self.tile_gradient, self.slots,
             len(self.slots),
@@ -124,16 +156,10 @@ class Chain:
         )
 
     def adam(self, seen):
-        """One launch for all groups where the backend has it."""
         state = self.state
-        groups = [(array, getattr(self.out, name), state.first[name], state.second[name])
+        groups = [(array, getattr(self.out, name), state.first[name], state.second[name], RATE)
                   for name, array in self.gaussians.groups()]
-        if hasattr(self.backend, "adam_groups"):
-            groups = [(*arrays, RATE) for arrays in groups]
-            self.backend.adam_groups(groups, seen, BETAS, EPSILON, STEP, 1.0)
-            return
-        for arrays in groups:
-            self.backend.adam(*arrays, seen, RATE, BETAS, EPSILON, STEP, 1.0)
+        self.backend.adam_groups(groups, seen, BETAS, EPSILON, STEP, 1.0)
 
     def project_back_adam(self):
         self.backend.project_backward_adam(
