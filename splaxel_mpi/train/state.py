@@ -28,7 +28,7 @@ class State:
         self.images_seen = self.step = 0
         self.budget = budget or Budget()
         self.gaussians, self.first, self.second = Gaussians(*[None] * 7), {}, {}
-        self._buffers, self._gradients = {}, {}
+        self._buffers, self._gradients = {}, None
         real = rows.arrays["means"].dtype
         wanted = {f"first/{name}": (width, real) for name, width in GROUPS.items()}
         wanted |= {f"second/{name}": (width, real) for name, width in GROUPS.items()}
@@ -80,17 +80,19 @@ class State:
         """Gradients that add to this state's densification statistics, in zeroed buffers.
 
         They are made at the first call and the same ever after: whoever has used them leaves
-        them zeroed (Optimizer.step does; clear_gradients where a step was given up).
+        them zeroed (Optimizer.step does; clear_gradients where a step was given up). Updates
+        that store no gradients never call it and save their memory.
         """
-        return self._gradient_views("all", [*GROUPS, "seen"])
-
-    def statistics(self):
-        """Gradients with ``seen`` and the densification statistics alone, for an update that
-        stores no gradients; the groups are None. ``seen`` is zeroed, and is left so."""
-        return self._gradient_views("seen", ["seen"])
+        if self._gradients is None:
+            names = [*GROUPS, "seen"]
+            if not self._buffers:
+                self._buffers = {name: self._buffer(name) for name in names}
+            views = {name: self._buffers[name][: self.rows.count] for name in names}
+            self._gradients = Gradients(**views, norm=self.norm, count=self.count)
+        return self._gradients
 
     def clear_gradients(self):
-        """Zero what gradients() and statistics() hand out."""
+        """Zero what gradients() hands out."""
         for array in self._buffers.values():
             array.fill(0)
 
@@ -109,17 +111,6 @@ class State:
         if rows > self.rows.capacity:
             self._buffers = {}
             self.rows.reserve(rows, self.budget.rank)
-
-    def _gradient_views(self, kind, names):
-        """The Gradients object of a kind, with buffers made where they are missing."""
-        if kind not in self._gradients:
-            for name in names:
-                if name not in self._buffers:
-                    self._buffers[name] = self._buffer(name)
-            views = {name: self._buffers[name][: self.rows.count] for name in names}
-            views = {**dict.fromkeys(GROUPS), **views}
-            self._gradients[kind] = Gradients(**views, norm=self.norm, count=self.count)
-        return self._gradients[kind]
 
     def _buffer(self, name):
         shape = (self.rows.capacity, GROUPS[name]) if name in GROUPS else self.rows.capacity
@@ -143,4 +134,4 @@ class State:
         self.first.clear()
         self.second.clear()
         self.norm = self.count = None
-        self._gradients = {}
+        self._gradients = None

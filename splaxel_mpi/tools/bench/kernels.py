@@ -37,7 +37,7 @@ def run(scenes, backend, comm, peer="none", half=False, report=None, command=Non
     for scene in scenes:
         found = measure(scene, backend, clock, machine, comm)
         if half:
-            found["half"] = measure_halves(scene, backend, clock, comm)
+            found["half"] = measure_halves(scene, backend, clock)
         if peer:
             ours = rendered(scene, backend)
             release(backend)
@@ -154,7 +154,7 @@ def time_train_step(scene, backend, clock, comm):
     included; learning rates too small to change anything. Means over steps that follow each
     other: where they do not wait for the device, the host's work hides behind it."""
     from ... import config
-    from ...mpi.transport import make_exchange
+    from ...mpi.transport import exchange_alone
     from ...partition.tree import Tree
     from ...train.job import make_renderer
     from ...train.one_rank import OneRank
@@ -168,7 +168,7 @@ def time_train_step(scene, backend, clock, comm):
     rates = settings.train.rates
     tiny = rates.model_copy(update=dict.fromkeys(type(rates).model_fields, 1e-12))
     training = settings.train.model_copy(update={"rates": tiny, "batch": 1})
-    world = World(comm, comm, make_exchange("auto", backend, comm), backend)
+    world = World(comm, comm, exchange_alone(backend), backend)
     count = len(scene.gaussians)
     state = State.fresh(scene.gaussians.map(backend.to_device), np.array([0, count]))
     renderer = make_renderer(settings, world, Tree.single(), state)
@@ -195,14 +195,14 @@ def time_train_step(scene, backend, clock, comm):
     return samples
 
 
-def measure_halves(scene, backend, clock, comm):
+def measure_halves(scene, backend, clock):
     """Stage times of ranks that hold half of the scene each, as shares of the whole's.
 
     The scene is cut into two cells by the k-d tree; sums over the views. Ghosts are left out.
     """
-    from ...mpi.transport import make_exchange
+    from ...mpi.transport import exchange_alone
 
-    tree = build(scene.gaussians.means, None, 2, make_exchange("host", HostArrays, comm))
+    tree = build(scene.gaussians.means, None, 2, exchange_alone(HostArrays))
     cells, boxes = cells_of(tree, scene.gaussians.means), tree.boxes()
     whole = _half_times(backend, scene.gaussians, scene, clock, None)
     halves = [
@@ -220,7 +220,7 @@ def measure_halves(scene, backend, clock, comm):
 class HostArrays:
     """What an exchange of host arrays asks of a backend."""
 
-    name, xp = "host", np
+    xp = np
 
 
 def _half_times(backend, gaussians, scene, clock, box):
