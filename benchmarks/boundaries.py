@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--json", help="file for the figures")
     parser.add_argument("overrides", nargs="*", help="section.key=value")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     found = []
     print("| " + " | ".join(COLUMNS) + " |")
     print("|" + " --- |" * len(COLUMNS), flush=True)
