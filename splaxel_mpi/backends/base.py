@@ -112,11 +112,13 @@ class Backend:
         """
         raise NotImplementedError
 
-    def tile_lists(self, splats, camera, box=None, mask=None):
+    def tile_lists(self, splats, camera, box=None, mask=None, covered=None):
         """Tiles that each splat touches (exact ellipse test alpha >= 1/255), sorted.
 
         box: (2, 3) float64 bounds of the cell (Tree.boxes), None for all of space; a splat
         is listed in a tile only if its depth may lie in the ray interval of some pixel there.
+        covered: (tile_count,) uint8, 0 for tiles where the bounds do not count, as if box were
+        None there; None: they count everywhere.
         mask: (tile_count,) uint8, 0 for tiles that are not live; None for all live.
         Returns TileLists.
         """
