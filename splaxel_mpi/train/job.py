@@ -109,6 +109,7 @@ def prepare(config, resume, world, data, cache, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
     budget = make_budget(config.backend.memory, world, cache.capacity, config.mpi.share_gpu)
+    budget.scene = config.densify.limit
     if resume:
         place = folder / "checkpoints"
         state, tree, stored = from_checkpoint(place, config, world, data.content_id, budget)
@@ -129,10 +130,12 @@ def prepare(config, resume, world, data, cache, folder):
     trainer.state, trainer.tree, trainer.boxes = state, tree, boxes
     trainer.renderer = make_renderer(config, world, tree, state, boxes)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
-    trainer.steps = make_steps(trainer.renderer, trainer.optimizer, config.train)
+    trainer.densifier = _densifier(config, world, data.extent)
+    trainer.steps = make_steps(
+        trainer.renderer, trainer.optimizer, config.train, trainer.densifier
+    )
     if isinstance(trainer.steps, OneRank):
         trainer.photos = DeviceImages(cache, world.backend)
-    trainer.densifier = make_densifier(config.densify, data.extent, config.run.seed)
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
     facts = dict(
@@ -147,6 +150,15 @@ def prepare(config, resume, world, data, cache, folder):
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer
+
+
+def _densifier(config, world, extent):
+    """The densifier of the settings, with a word on what it overrides."""
+    densifier = make_densifier(config.densify, extent, config.run.seed, world.backend)
+    if densifier and densifier.needs_dense and config.train.optimizer != "dense":
+        logger.info("densify.method %s moves every Gaussian in every step: train.optimizer %s is "
+                    "taken as dense", densifier.name, config.train.optimizer)
+    return densifier
 
 
 def make_renderer(config, world, tree, state, boxes):

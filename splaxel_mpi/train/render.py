@@ -1,6 +1,6 @@
 """From Gaussians to composed pixels and back, for the views of one chunk."""
 
-from ..backends.base import SPLAT_GRADIENT
+from ..backends.base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 from ..compose.base import ViewWork
 from ..compose.boundary import Exact
 from ..compose.ghosts import Ghosts
@@ -12,6 +12,8 @@ class Renderer:
 
     backend, exchange, layout: see their contracts; compositor: compose.base.Compositor;
     near, stop: settings of section render; boundary: one of compose.boundary (None: exact).
+    absolute: densification statistics are of absolute
+    screen gradients.
     """
 
     def __init__(self, backend, exchange, layout, compositor, near, stop, boundary=None):
@@ -23,10 +25,16 @@ class Renderer:
         self.set_layout(layout)
         self.timers = Timers()
         self.ghost_count = self.visible_count = 0
+        self.absolute = False
 
     def set_layout(self, layout):
         """Follow the rows of the cells after a migration."""
         self.layout = self.compositor.layout = self.ghosts.layout = layout
+
+    @property
+    def gradient_width(self):
+        """Columns of a splat gradient."""
+        return ABSOLUTE_GRADIENT if self.absolute else SPLAT_GRADIENT
 
     def draw(self, gaussians, cameras, degree, rules):
         """Render a chunk of views.
@@ -60,7 +68,7 @@ class Renderer:
                 for work, s in zip(works, seeds)
             ]
         with self.timers("ghosts"):
-            self.ghosts.give_back(works, rows)
+            self.ghosts.give_back(works, rows, self.gradient_width)
         with self.timers("project back"):
             for work in works:
                 self.backend.project_backward(
@@ -91,9 +99,9 @@ class Renderer:
             )
 
     def _rasterize_backward(self, work, part, seed):
-        """Splat gradients of one (view, cell), (n, 9)."""
+        """Splat gradients of one (view, cell), (n, 9), or (n, 11) where absolute."""
         if len(part.held) == 0:
-            return self.backend.zeros((len(part.splats), SPLAT_GRADIENT))
+            return self.backend.zeros((len(part.splats), self.gradient_width))
         return self.backend.rasterize_backward(
-            part.splats, part.lists, part.partial, seed, work.camera, self.stop
+            part.splats, part.lists, part.partial, seed, work.camera, self.stop, self.absolute
         )
