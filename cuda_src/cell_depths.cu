@@ -34,8 +34,10 @@ __device__ void make_rays(const View& from, Rays& rays) {
 // Depths inside the cell over the pixels of every live tile. A warp takes a tile at a time.
 extern "C" __global__ void __launch_bounds__(BLOCK)
     tile_depths(const View view, int width, int height,
-                const unsigned char* mask,  // (tiles,) or null
-                Depths* depths) {           // (tiles,)
+                const unsigned char* mask,     // (tiles,) or null
+                const unsigned char* covered,  // (tiles,), 0 where the cell's bounds do not count,
+                                               // or null
+                Depths* depths) {              // (tiles,)
     __shared__ Rays rays;
     make_rays(view, rays);
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
@@ -43,6 +45,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     for (int tile = blockIdx.x * WARPS + threadIdx.x / WARP; tile < tiles;
          tile += gridDim.x * WARPS) {
         if (mask && !mask[tile]) continue;
+        if (covered && !covered[tile]) {
+            if (lane == 0) depths[tile] = spx::all_depths<float>();
+            continue;
+        }
         Depths d = spx::no_depths<float>();
         for (int pixel = lane; pixel < spx::TILE_PIXELS; pixel += WARP) {
             const spx::TilePixel place = spx::tile_pixel(grid, tile, pixel);
@@ -65,16 +71,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 // [in, out) of every pixel of the held tiles, row major; empty outside the image.
 extern "C" __global__ void __launch_bounds__(spx::TILE_PIXELS)
     pixel_intervals(const View view, int width, int height,
-                    const int* tiles,     // (held,)
+                    const int* tiles,              // (held,)
                     int held,
-                    float* intervals) {   // (held, 2, 256)
+                    const unsigned char* covered,  // (tiles,) or null, see tile_depths
+                    float* intervals) {            // (held, 2, 256)
     __shared__ Rays rays;
     make_rays(view, rays);
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
     for (long long k = blockIdx.x; k < held; k += gridDim.x) {
         const spx::TilePixel place = spx::tile_pixel(grid, tiles[k], threadIdx.x);
+        const bool bounded = !covered || covered[tiles[k]];
         spx::Interval<float> z = {float(spx::FARTHEST), float(-spx::FARTHEST)};
-        if (place.inside) z = spx::pixel_interval(rays.view, rays.faces, place);
+        if (place.inside)
+            z = bounded ? spx::pixel_interval(rays.view, rays.faces, place)
+                        : spx::Interval<float>{-z.in, -z.out};
         float* out = intervals + k * 2 * spx::TILE_PIXELS + threadIdx.x;
         out[0] = z.in, out[spx::TILE_PIXELS] = z.out;
     }

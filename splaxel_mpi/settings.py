@@ -263,7 +263,7 @@ class Partition(Section):
     margin: float = Field(
         0.1, ge=0,
         description="Widening of the boxes that predict where a cell takes part, as a "
-        "fraction of their size.",
+        "fraction of their size; they are made anew once Gaussians have used it up.",
     )
 
 
@@ -355,10 +355,11 @@ class Config(Section):
     scene: Scene = Field(default_factory=Scene)
     train: Train = Field(default_factory=Train)
     densify: Densify = Field(default_factory=Densify)
-    boundary: Literal["exact"] = Field(
+    boundary: Literal["exact", "filter", "none"] = Field(
         "exact",
-        description="Gaussians that reach over a cell's faces; exact: drawn where they belong "
-        "in the global depth order.",
+        description="Gaussians that reach over a cell's faces; exact: drawn where they belong in "
+        "the global depth order; filter: dropped outside their cell where another cell's region "
+        "covers the pixel; none: drawn by their own cell, out of order.",
     )
     render: Render = Field(default_factory=Render)
     partition: Partition = Field(default_factory=Partition)

@@ -110,7 +110,7 @@ def render(parameters, camera, near, background, shift=None, drawn=None):
     inside = raw >= ALPHA_LEAST if drawn is None else drawn[order]
     alpha = np.where(inside, np.minimum(raw, ALPHA_MOST), 0.0)
     after = np.cumprod(1 - alpha, axis=0)
-    before = np.concatenate([np.ones_like(after[:1]), after])
+    before = np.concatenate([np.ones((1, camera.height, camera.width)), after])
     image = np.tensordot(alpha * before[:-1], colours(chosen, camera), (0, 0))
     drawn = np.zeros((count, camera.height, camera.width), bool)
     drawn[order] = inside

@@ -7,6 +7,7 @@ from regrouped import regroup
 from scipy.optimize import linprog
 from scipy.spatial.transform import Rotation
 
+from splaxel_mpi.errors import UserError
 from splaxel_mpi.partition.content import ContentBoxes, half_extents
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.scene.camera import Camera
@@ -143,7 +144,7 @@ def test_gaussians_that_are_not_finite_are_refused_on_every_rank():
 
     def one(exchange):
         part, _, offsets = parts[exchange.rank]
-        with pytest.raises(ValueError, match="not finite"):
+        with pytest.raises(UserError, match="not finite"):
             ContentBoxes().update(part, offsets, tree, exchange)
         return True
 

@@ -81,6 +81,7 @@ struct Cell {
     spx::RayView<T> view;
     spx::CellFaces<T> faces;
     spx::TileGrid grid;
+    const uint8_t* covered = nullptr;  // (tiles,), 0 where the faces do not count, or null
 
     int64_t tiles() const { return int64_t(grid.across) * grid.down; }
 
@@ -92,6 +93,7 @@ struct Cell {
     }
 
     spx::TileDepths<T> depths(int tile) const {
+        if (covered && !covered[tile]) return spx::all_depths<T>();
         spx::TileDepths<T> d = spx::no_depths<T>();
         for (int pixel = 0; pixel < PIXELS; ++pixel)
             if (spx::tile_pixel(grid, tile, pixel).inside) spx::add_pixel(d, interval(tile, pixel));
@@ -210,12 +212,13 @@ void build(Lists<T>& lists, const T* data, const int64_t* ids, int64_t n, const 
 template <class T>
 int64_t make_lists(const T* data, const int64_t* ids, int64_t n, const double* camera,
                    int64_t width, int64_t height, const double* box, const uint8_t* mask,
-                   int64_t threads, int64_t* counts) {
+                   const uint8_t* covered, int64_t threads, int64_t* counts) {
     try {
         auto* lists = new Lists<T>;
         Cell<T>& cell = lists->cell;
         cell.grid = spx::make_tile_grid(int(width), int(height));
         cell.view = spx::make_ray_view<T>(camera);
+        cell.covered = covered;
         if (box) cell.faces = spx::make_cell_faces<T>(box, cell.view.center);
         try {
             build(*lists, data, ids, n, box, mask, int(threads));
@@ -256,13 +259,15 @@ void take_lists(Lists<T>* lists, int32_t* tiles, int64_t* offsets, int32_t* item
 
 // tile_lists_T builds the lists and returns them as a handle (0: out of memory), with the counts
 // of held tiles, items and interval rows; take_tile_lists_T copies them out and frees them.
-// box: (6,) bounds of the cell or null; mask: (tiles,) or null; intervals: (rows, 2, 256).
+// box: (6,) bounds of the cell or null; mask, covered: (tiles,) or null; intervals: (rows, 2, 256).
 #define TILE_FUNCTIONS(T, NAME)                                                                 \
     extern "C" int64_t tile_lists_##NAME(const T* data, const int64_t* ids, int64_t n,          \
                                          const double* camera, int64_t width, int64_t height,   \
                                          const double* box, const uint8_t* mask,                \
-                                         int64_t threads, int64_t* counts) {                    \
-        return make_lists(data, ids, n, camera, width, height, box, mask, threads, counts);     \
+                                         const uint8_t* covered, int64_t threads,               \
+                                         int64_t* counts) {                                     \
+        return make_lists(data, ids, n, camera, width, height, box, mask, covered, threads,     \
+                          counts);                                                              \
     }                                                                                           \
     extern "C" int64_t take_tile_lists_##NAME(int64_t lists, int64_t threads, int32_t* tiles,   \
                                               int64_t* offsets, int32_t* items,                 \

@@ -115,6 +115,12 @@ SPX_HD TileDepths<T> no_depths() {
 }
 
 template <class T>
+SPX_HD TileDepths<T> all_depths() {
+    const T far = T(FARTHEST);
+    return {-far, far, -far, far};
+}
+
+template <class T>
 SPX_HD void add_pixel(TileDepths<T>& depths, const Interval<T>& z) {
     depths.first = minimum(depths.first, z.in), depths.last = maximum(depths.last, z.out);
     depths.common_first = maximum(depths.common_first, z.in);

@@ -115,11 +115,13 @@ class Backend:
         """
         raise NotImplementedError
 
-    def tile_lists(self, splats, camera, box=None, mask=None):
+    def tile_lists(self, splats, camera, box=None, mask=None, covered=None):
         """Tiles that each splat touches (exact ellipse test alpha >= 1/255), sorted.
 
         box: (2, 3) float64 bounds of the cell (Tree.boxes), None for all of space; a splat
         is listed in a tile only if its depth may lie in the ray interval of some pixel there.
+        covered: (tile_count,) uint8, 0 for tiles where the bounds do not count, as if box were
+        None there; None: they count everywhere.
         mask: (tile_count,) uint8, 0 for tiles that are not live; None for all live.
         Returns TileLists.
         """
@@ -135,6 +137,13 @@ class Backend:
         Returns the splat gradient, (n, 9) real (zero rows for splats not drawn); absolute:
         (n, 11), with the sums over pixels of |dL/du| and |dL/dv|. A pair of splat and pixel is
         drawn by one cell, so these add up over cells as the others do."""
+        raise NotImplementedError
+
+    def evaluated_pairs(self, lists, partial):
+        """(pixel, splat) pairs whose alpha rasterize computed, for benchmarks.
+
+        lists, partial: of one call of rasterize. Returns an int (waits for the device).
+        """
         raise NotImplementedError
 
     def compose(self, pool, slots, background):

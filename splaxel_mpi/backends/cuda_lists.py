@@ -69,7 +69,7 @@ class CudaLists:
     _capacity = None  # Capacity, grows with the views
     _counters = None  # page-locked memory that the counts are read into
 
-    def tile_lists(self, splats, camera, box=None, mask=None, room=None):
+    def tile_lists(self, splats, camera, box=None, mask=None, covered=None, room=None):
         """See Backend.tile_lists. Waits for the GPU once, where the counts size the arrays; a
         second time when a view has far more instances than any before it, or many splats of
         one depth whose ids are not in order. Where room (cuda_tally.Room) sizes them it does not
@@ -85,8 +85,9 @@ class CudaLists:
         count = len(splats)
         _check(splats.data, (count, SPLAT), np.float32)
         _check(splats.ids, (count,), np.int64)
-        if mask is not None:
-            _check(mask, (camera.tile_count,), np.uint8)
+        for tiles in (mask, covered):
+            if tiles is not None:
+                _check(tiles, (camera.tile_count,), np.uint8)
         if count == 0:
             return _empty_lists(camera)
         if room:
@@ -94,7 +95,7 @@ class CudaLists:
         view = depths = None
         if box is not None and not np.isinf(box).all():
             view = _pack_view(camera, box)
-            depths = _tile_depths(view, camera, mask)
+            depths = _tile_depths(view, camera, mask, covered)
         emitted = self._emit(splats, camera, mask, depths)
         instances, held = int(emitted.counters[INSTANCES]), int(emitted.counters[HELD])
         if instances == 0:
@@ -105,7 +106,7 @@ class CudaLists:
         _mark_starts(keys, emitted.slots, offsets, None)
         lists = TileLists(emitted.tiles[:held], offsets, items, slots=emitted.slots)
         if emitted.counters[CROSSED]:
-            lists.intervals = pixel_intervals(view, camera, lists.tiles)
+            lists.intervals = pixel_intervals(view, camera, lists.tiles, covered)
         return lists
 
     def _lists_in_room(self, splats, camera, mask, room):
@@ -207,26 +208,26 @@ def _mark_starts(keys, slots, offsets, counters):
     )
 
 
-def pixel_intervals(view, camera, tiles):
+def pixel_intervals(view, camera, tiles, covered=None):
     """Depths [in, out) inside the cell of every pixel of some tiles, (k, 2, 256) float32."""
     import cupy
 
     intervals = cupy.empty((len(tiles), 2, PIXELS), np.float32)
     _launch(
         CELL, "pixel_intervals", min(len(tiles), WIDE), PIXELS, view, np.int32(camera.width),
-        np.int32(camera.height), tiles, np.int32(len(tiles)), intervals,
+        np.int32(camera.height), tiles, np.int32(len(tiles)), covered, intervals,
     )
     return intervals
 
 
-def _tile_depths(view, camera, mask):
+def _tile_depths(view, camera, mask, covered):
     """Bounds of the depths inside the cell for each live tile, (tile_count, 4) float32."""
     import cupy
 
     depths = cupy.empty((camera.tile_count, 4), np.float32)
     _launch(
         CELL, "tile_depths", min(_blocks(camera.tile_count, BLOCK // 32), WIDE), BLOCK, view,
-        np.int32(camera.width), np.int32(camera.height), mask, depths,
+        np.int32(camera.width), np.int32(camera.height), mask, covered, depths,
     )
     return depths
 

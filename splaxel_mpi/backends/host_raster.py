@@ -55,7 +55,7 @@ class HostRaster:
     The class that mixes it in has real (a numpy dtype) and threads.
     """
 
-    def tile_lists(self, splats, camera, box=None, mask=None):
+    def tile_lists(self, splats, camera, box=None, mask=None, covered=None):
         """See Backend.tile_lists. Raises MemoryError when the lists do not fit."""
         name, count = suffix(self.real), len(splats)
         _check(splats.data, (count, SPLAT), self.real)
@@ -64,12 +64,13 @@ class HostRaster:
             box = np.ascontiguousarray(box, np.float64)
             _check(box, (2, 3), np.float64)
             box = None if np.isinf(box).all() else box
-        if mask is not None:
-            _check(mask, (camera.tile_count,), np.uint8)
+        for tiles in (mask, covered):
+            if tiles is not None:
+                _check(tiles, (camera.tile_count,), np.uint8)
         counts = np.zeros(3, np.int64)
         handle = call(
             "tile_lists_" + name, splats.data, splats.ids, count, camera.packed(), camera.width,
-            camera.height, box, mask, self.threads, counts,
+            camera.height, box, mask, covered, self.threads, counts,
         )
         if not handle:
             raise MemoryError(f"no memory for the tile lists of {count} splats")
@@ -125,6 +126,10 @@ class HostRaster:
             count, columns, rows, sums,
         )
         return sums
+
+    def evaluated_pairs(self, lists, partial):
+        """See Backend.evaluated_pairs."""
+        return int(partial.last.pairs)
 
 
 def _job(lists, camera, walked, work, threads):

@@ -14,8 +14,10 @@ from .base import CellPart
 class Ghosts:
     """Ghosts of the views of one chunk: out with ``send``, gradients back with ``give_back``."""
 
-    def __init__(self, backend, exchange, layout):
+    def __init__(self, backend, exchange, layout, wanted=True):
+        """wanted: False where cells draw only what they store."""
         self.backend, self.exchange, self.layout = backend, exchange, layout
+        self.wanted = wanted
         self.id_width = 8 // np.dtype(backend.real).itemsize  # reals that hold an int64 id
 
     def send(self, works):
@@ -24,6 +26,11 @@ class Ghosts:
         if layout.cells == 1:
             for work in works:
                 work.parts = [CellPart(0, 0, len(work.splats), work.splats)] * len(layout.local)
+            self.sent = self.received = None
+            return
+        if not self.wanted:
+            for work in works:
+                work.parts = [self._own(work, k, cell) for k, cell in enumerate(layout.local)]
             self.sent = self.received = None
             return
         routes = [self._routes(work) for work in works]
@@ -111,22 +118,27 @@ class Ghosts:
             place = (rank * cells + k) * views + v
             yield slice(self.received[place], self.received[place + 1])
 
-    def _part(self, work, v, k, cell):
-        """Own splats and ghosts of one local cell in one view."""
+    def _own(self, work, k, cell):
+        """Own splats of one local cell in one view."""
         low, high = self.layout.offsets[k], self.layout.offsets[k + 1]
         xp = self.backend.xp
         ends = xp.searchsorted(work.splats.rows, xp.asarray([low, high], work.splats.rows.dtype))
         first, last = self.backend.to_host(ends).tolist()
-        own = work.splats.slice(first, last)
+        return CellPart(cell, first, last, work.splats.slice(first, last))
+
+    def _part(self, work, v, k, cell):
+        """Own splats and ghosts of one local cell in one view."""
+        part, xp = self._own(work, k, cell), self.backend.xp
         ghosts = [self.records[rows] for rows in self._slices(k, v)]
         ghosts = [rows for rows in ghosts if len(rows)]
         if not ghosts:
-            return CellPart(cell, first, last, own)
-        ghosts = xp.concatenate(ghosts)
+            return part
+        own, ghosts = part.splats, xp.concatenate(ghosts)
         ids = xp.ascontiguousarray(ghosts[:, SPLAT:]).view(np.int64).ravel()
         rows = xp.concatenate([own.rows, xp.full(len(ids), -1, np.int32)])
         data = xp.concatenate([own.data, ghosts[:, :SPLAT]])
-        return CellPart(cell, first, last, Splats(rows, data, xp.concatenate([own.ids, ids])))
+        part.splats = Splats(rows, data, xp.concatenate([own.ids, ids]))
+        return part
 
     def _collect(self, works, gradients, width):
         """Gradients of ghosts in the order in which the ghosts arrived."""

@@ -5,16 +5,14 @@ They predict in which views a cell takes part; what decides is the bitmap after 
 
 import numpy as np
 
+from splaxel_mpi.arrays import module_of
+from splaxel_mpi.errors import UserError
 from splaxel_mpi.partition.assign import cells_of_rank
+from splaxel_mpi.visibility import regions
 
 KIND = "content"  # under which an exchange counts the traffic
 REACH = 3.33  # standard deviations at which alpha = 1/255 for opacity 1: sqrt(2 ln 255) = 3.329
 ROWS = 1 << 20  # Gaussians at a time, to bound temporary memory
-# pixels by which an image is widened: projection adds 0.3 px^2 to the 2D covariance, which
-# alone reaches 3.33 sqrt(0.3) = 1.8 px
-PIXEL_MARGIN = 2.0
-ROUNDING = 1e-12  # below this share a direction along an axis counts as none
-FAR = 1e30  # stands for infinity in corners, so that 0 * infinity does not occur
 
 
 def half_extents(scales, quats, xp=np):
@@ -50,28 +48,38 @@ class ContentBoxes:
         self.margin = margin
         self.boxes = np.zeros((0, 2, 3))
 
-    def update(self, gaussians, cell_offsets, tree, exchange, xp=np):
+    def refresh(self, gaussians, cell_offsets, tree, exchange):
+        """Recompute the boxes if they are stale on any rank; every rank calls. Returns whether
+        they were. Parameters as for update."""
+        stale = self.stale(gaussians, cell_offsets, tree, exchange)
+        stale = bool(exchange.allreduce(KIND, np.array([stale], np.int64), "max")[0])
+        if stale:
+            self.update(gaussians, cell_offsets, tree, exchange)
+        return stale
+
+    def update(self, gaussians, cell_offsets, tree, exchange):
         """Recompute the boxes; every rank calls.
 
         gaussians: those of this rank, grouped by cell; cell_offsets: (own cells + 1,) int64,
         see migrate.regroup. Extents that reach into other cells, of this or other ranks, count
-        there. Raises ValueError on every rank when a Gaussian is not finite.
+        there. Raises UserError on every rank when a Gaussian is not finite.
         """
         own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
-        bounds, local = tree.boxes(), _empty(tree.cells)
-        for cell, rows in _blocks(own, cell_offsets):
-            _add(local, gaussians, rows, cell, tree, bounds, xp)
+        bounds = tree.boxes()
+        local = _extents(gaussians, _blocks(own, cell_offsets), tree, bounds)
         shared = exchange.allgather(KIND, local)
         low, high = shared[:, :, 0].min(axis=0), shared[:, :, 1].max(axis=0)
         bad = np.flatnonzero(np.isnan(low).any(axis=1) | np.isnan(high).any(axis=1))
         if len(bad):
-            raise ValueError(f"Gaussians of cell {bad[0]} are not finite")
+            raise UserError(
+                f"Gaussians of cell {bad[0]} are not finite: training diverged; lower train.rates"
+            )
         low, high = np.moveaxis(_cut(np.stack([low, high], axis=1), bounds), 1, 0)
         side = np.where(low <= high, high - low, 0.0)
         wide = self.margin * np.linalg.norm(side, axis=1, keepdims=True)
         self.boxes = _cut(np.stack([low - wide, high + wide], axis=1), bounds)
 
-    def stale(self, gaussians, cell_offsets, tree, exchange, xp=np):
+    def stale(self, gaussians, cell_offsets, tree, exchange):
         """Whether an extent of this rank's Gaussians has left the boxes; local, no exchange.
 
         Parameters as for update, with the same tree. Gaussians whose bounding sphere is
@@ -82,11 +90,9 @@ class ContentBoxes:
         if len(self.boxes) != tree.cells:
             return True
         own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
-        bounds, local = tree.boxes(), _empty(tree.cells)
-        for cell, rows in _blocks(own, cell_offsets):
-            rows = rows.start + _suspects(gaussians, rows, self.boxes[cell], xp)
-            _add(local, gaussians, rows, cell, tree, bounds, xp)
-        local = _cut(local, bounds)
+        bounds, blocks = tree.boxes(), _blocks(own, cell_offsets)
+        suspects = ((cell, _suspects(gaussians, rows, self.boxes[cell])) for cell, rows in blocks)
+        local = _cut(_extents(gaussians, suspects, tree, bounds), bounds)
         inside = (local[:, 0] >= self.boxes[:, 0]) & (local[:, 1] <= self.boxes[:, 1])
         return not inside.all()
 
@@ -94,18 +100,34 @@ class ContentBoxes:
         """Cells whose box may meet the frustum of a view: ascending int32 array.
 
         camera: scene.camera.Camera; near: view depth of the near plane. The image is widened
-        by 2 pixels. Exact for box and widened frustum up to rounding (separating axes of two
-        convex bodies), thus conservative for the image itself.
+        by 2 pixels. Exact for box and widened frustum up to rounding, thus conservative for the
+        image itself.
         """
-        held = np.flatnonzero((self.boxes[:, 0] <= self.boxes[:, 1]).all(axis=1))
-        boxes = np.clip(self.boxes[held], -FAR, FAR) - camera.center
-        rays = _corner_rays(camera)
-        axes = _separating_axes(rays, camera.rotation)
-        low, high = _cone_bounds(axes, rays, near)
-        middle = boxes.mean(axis=1) @ axes.T
-        half = (boxes[:, 1] - boxes[:, 0]) / 2 @ np.abs(axes.T)
-        meets = ((middle + half >= low) & (middle - half <= high)).all(axis=1)
-        return held[meets].astype(np.int32)
+        held = self.held()
+        _, box = regions.meeting(self.boxes[held], regions.Frusta.of([camera]), near)
+        return held[box]
+
+    def regions(self, camera, near):
+        """Participants of a view and the tiles in which they may draw.
+
+        near: above 0 (ValueError else). Returns (cells (k,) int32 ascending, tiles
+        (k, tile_count) bool).
+        """
+        held = self.held()
+        box, tiles = regions.tile_sets(self.boxes[held], camera, near)
+        return held[box], tiles
+
+    def areas(self, cameras, near):
+        """Pixels of each view in which each cell may draw, (views, cells) float32; 0 where it
+        takes no part, else at least a tile's. For many views at once."""
+        held = self.held()
+        out = np.zeros((len(cameras), len(self.boxes)), np.float32)
+        out[:, held] = regions.areas(self.boxes[held], cameras, near)
+        return out
+
+    def held(self):
+        """Cells with content, ascending int32."""
+        return np.flatnonzero((self.boxes[:, 0] <= self.boxes[:, 1]).all(axis=1)).astype(np.int32)
 
 
 def _empty(cells):
@@ -129,25 +151,34 @@ def _blocks(own, cell_offsets):
             yield cell, slice(start, min(start + ROWS, stop))
 
 
-def _suspects(gaussians, rows, box, xp):
-    """Indices into rows of the Gaussians whose bounding sphere is not inside a box."""
-    means = gaussians.means[rows]
+def _suspects(gaussians, rows, box):
+    """Indices of the Gaussians among rows whose bounding sphere is not inside a box."""
+    xp, means = module_of(gaussians.means), gaussians.means[rows]
     radius = REACH * xp.exp(gaussians.scales[rows].max(axis=1))[:, None]
     box = xp.asarray(box)
-    return xp.nonzero(~((means - radius >= box[0]) & (means + radius <= box[1])).all(axis=1))[0]
+    inside = (means - radius >= box[0]) & (means + radius <= box[1])
+    return rows.start + xp.nonzero(~inside.all(axis=1))[0]
 
 
-def _add(local, gaussians, rows, cell, tree, bounds, xp):
-    """Widen the boxes ``local`` by the extents of rows, which ``cell`` stores."""
-    half = half_extents(gaussians.scales[rows], gaussians.quats[rows], xp)
-    low, high = gaussians.means[rows] - half, gaussians.means[rows] + half
-    if bool(xp.isnan(low).any()) or bool(xp.isnan(high).any()):
-        local[cell] = np.nan
-        return
-    lower, upper = xp.asarray(bounds[cell])
-    within = ((low >= lower) & (high < upper)).all(axis=1)
-    _join(local[cell], low[within], high[within])
-    _walk(local, low[~within], high[~within], tree)
+def _extents(gaussians, blocks, tree, bounds):
+    """Boxes around the extents of the rows of blocks, (cell that stores them, rows), not cut to
+    the cells: (cells, 2, 3). Not a number in cells of Gaussians that are not finite."""
+    xp, local = module_of(gaussians.means), _empty(tree.cells)
+    across = []
+    for cell, rows in blocks:
+        half = half_extents(gaussians.scales[rows], gaussians.quats[rows], xp)
+        low, high = gaussians.means[rows] - half, gaussians.means[rows] + half
+        if bool((xp.isnan(low) | xp.isnan(high)).any()):
+            local[cell] = np.nan
+            continue
+        lower, upper = xp.asarray(bounds[cell])
+        within = ((low >= lower) & (high < upper)).all(axis=1)
+        _join(local[cell], low[within], high[within])
+        across.append((low[~within], high[~within]))
+    if across:
+        low, high = (xp.concatenate(parts) for parts in zip(*across))
+        _walk(local, low, high, tree)
+    return local
 
 
 def _join(box, low, high):
@@ -169,32 +200,3 @@ def _walk(local, low, high, tree):
             left, right = low[:, axis] < split, high[:, axis] >= split
             stack.append((tree.left[child], low[left], high[left]))
             stack.append((tree.right[child], low[right], high[right]))
-
-
-def _corner_rays(camera):
-    """Directions through the corners of the widened image, in order around it: (4, 3) in the
-    world, with view depth 1."""
-    x = (np.array([-PIXEL_MARGIN, camera.width + PIXEL_MARGIN]) - camera.cx) / camera.fx
-    y = (np.array([-PIXEL_MARGIN, camera.height + PIXEL_MARGIN]) - camera.cy) / camera.fy
-    corners = [(x[0], y[0], 1), (x[1], y[0], 1), (x[1], y[1], 1), (x[0], y[1], 1)]
-    return np.array(corners) @ camera.rotation
-
-
-def _separating_axes(rays, rotation):
-    """Unit normals among which one separates a box from a frustum that it does not meet:
-    (k, 3). They are the normals of the faces of both and the products of their edges."""
-    edges = np.concatenate([rays, rotation[:2]])  # of the frustum: its rays, the near rectangle
-    products = np.cross(edges[:, None], np.eye(3)[None]).reshape(-1, 3)
-    sides = np.cross(rays, np.roll(rays, -1, axis=0))
-    axes = np.concatenate([np.eye(3), rotation[2:], sides, products])
-    length = np.linalg.norm(axes, axis=1)
-    kept = length > ROUNDING  # an edge along a box's edge gives no axis
-    return axes[kept] / length[kept, None]
-
-
-def _cone_bounds(axes, rays, near):
-    """Bounds of the frustum, seen from the camera's centre, along each axis: (k,) each."""
-    slopes = axes @ rays.T
-    slopes[np.abs(slopes) < ROUNDING * np.linalg.norm(rays, axis=1)] = 0.0
-    least, most = slopes.min(axis=1), slopes.max(axis=1)
-    return np.where(least < 0, -np.inf, near * least), np.where(most > 0, np.inf, near * most)

@@ -2,26 +2,20 @@
 
 import numpy as np
 
-from ..partition.content import ContentBoxes
-
 # Views looked at: their mean is known to a few percent, and reading all of a city's would take
 # longer than a step.
 VIEWS = 256
 
 
-def cells_of_views(config, world, state, tree, cameras):
+def cells_of_views(boxes, cameras, near):
     """One line: how many cells a view meets, predicted from content boxes (design section 4).
 
-    state: with arrays on the host; cameras: those of the training views. Collective; the line
-    is for the root.
+    boxes: ContentBoxes, up to date; cameras: those of the training views; near: view depth of
+    the near plane.
     """
-    boxes = ContentBoxes(config.partition.margin)
-    boxes.update(state.gaussians, state.offsets, tree, world.exchange)
-    if not world.is_root:
-        return None
     places = np.unique(np.linspace(0, len(cameras) - 1, VIEWS).astype(int))
-    counts = [len(boxes.participants(cameras[i], config.render.near)) for i in places]
+    counts = (boxes.areas([cameras[i] for i in places], near) > 0).sum(axis=1)
     return (
-        f"by its content boxes a view meets {np.mean(counts):.1f} of {tree.cells} cells on average "
-        f"({min(counts)} to {max(counts)})"
+        f"by its content boxes a view meets {np.mean(counts):.1f} of {len(boxes.boxes)} cells on "
+        f"average ({min(counts)} to {max(counts)})"
     )

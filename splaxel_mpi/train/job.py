@@ -7,6 +7,7 @@ import numpy as np
 
 from .. import log
 from ..compose import make_compositor
+from ..compose.boundary import make_boundary
 from ..data.dataset import load
 from ..data.device_images import DeviceImages
 from ..data.images import ImageCache, default_budget
@@ -15,6 +16,7 @@ from ..evaluate.series import Series
 from ..evaluate.summary import write_summary
 from ..files import write_text
 from ..mpi.world import on_root
+from ..partition.content import ContentBoxes
 from ..partition.layout import Layout
 from ..progress import Progress
 from ..scene.initialise import scene_extent
@@ -115,17 +117,18 @@ def prepare(config, resume, world, data, cache, folder):
     else:
         state, tree = from_points(data.points, config, world, budget)
     logger.info(budget.describe(world.exchange, len(state.rows), world.backend.real))
-    cameras = [data.views[i].camera for i in data.train]
-    forecast = cells_of_views(config, world, state, tree, cameras)
-    if forecast:
-        logger.info(forecast)
     state.move(world.backend.to_device)
+    boxes = ContentBoxes(config.partition.margin)
+    boxes.update(state.gaussians, state.offsets, tree, world.exchange)
+    if world.is_root:
+        cameras = [data.views[i].camera for i in data.train]
+        logger.info(cells_of_views(boxes, cameras, config.render.near))
     batch = stored.batch if stored and not config.train.batch else config.train.batch
     trainer = Trainer(
         world, config, data.views, data.train, data.test, cache, batch or world.ranks
     )
-    trainer.state, trainer.tree = state, tree
-    trainer.renderer = make_renderer(config, world, tree, state)
+    trainer.state, trainer.tree, trainer.boxes = state, tree, boxes
+    trainer.renderer = make_renderer(config, world, tree, state, boxes)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
     trainer.densifier = _densifier(config, world, data.extent)
     trainer.steps = make_steps(
@@ -158,14 +161,15 @@ def _densifier(config, world, extent):
     return densifier
 
 
-def make_renderer(config, world, tree, state):
-    """The rendering stages for a tree and the rows of a state."""
+def make_renderer(config, world, tree, state, boxes):
+    """The rendering stages for a tree, the rows of a state and their ContentBoxes."""
     layout = Layout(tree, world.rank, world.ranks, state.offsets)
     compositor = make_compositor(
         config.exchange.strategy, world.backend, world.exchange, layout, config.scene.background
     )
     near, stop = config.render.near, config.render.stop
-    return Renderer(world.backend, world.exchange, layout, compositor, near, stop)
+    boundary = make_boundary(config.boundary, boxes, near)
+    return Renderer(world.backend, world.exchange, layout, compositor, near, stop, boundary)
 
 
 def _recorder(config, world, folder, state, stored):

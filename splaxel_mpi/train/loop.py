@@ -5,22 +5,26 @@ from ..partition.layout import Layout
 from ..schedule.events import crossed
 from .pressure import give_up, relieve
 
+# Images between looks at whether Gaussians have left the content boxes: boxes predict, so a few
+# steps with one outside cost nothing, and a step moves far less than the margin.
+BOX_EVERY = 100
+
 
 class Trainer:
     """One rank's side of a run.
 
     world: World; config: Config; views: list of View; train, test: indices into views; cache:
     ImageCache; photos: what training fetches photographs from, that cache or one on the device;
-    state, tree: where training stands; renderer, optimizer, densifier (None: a fixed set of
-    Gaussians), scheduler: the choices made; steps: of step.make_steps; recorder: Recorder; save:
-    function (trainer) that writes a checkpoint.
+    state, tree: where training stands; boxes: ContentBoxes of its cells; renderer, optimizer,
+    densifier (None: a fixed set of Gaussians), scheduler: the choices made; steps: of
+    step.make_steps; recorder: Recorder; save: function (trainer) that writes a checkpoint.
     """
 
     def __init__(self, world, config, views, train, test, cache, batch):
         self.world, self.config = world, config
         self.views, self.train, self.test = views, train, test
         self.cache, self.photos, self.batch = cache, cache, batch
-        self.state = self.tree = None
+        self.state = self.tree = self.boxes = None
         self.renderer = self.optimizer = self.densifier = self.scheduler = None
         self.steps = self.recorder = self.save = None
 
@@ -68,6 +72,8 @@ class Trainer:
         config, last = self.config, after >= self.config.train.images
         if self.densifier and self.densifier.due(before, after, config.train.images):
             self.densify(before, after)
+        elif crossed(before, after, BOX_EVERY):
+            self.update_boxes(self.boxes.refresh)
         if crossed(before, after, config.log.every) or last:
             self.settle()
             rate = self.optimizer.rate("means", after)
@@ -80,6 +86,8 @@ class Trainer:
         if crossed(before, after, config.checkpoint.every) and not last:
             self.settle()
             self.recorder.check_finite(self.state)
+            # a resumed run makes its boxes here, so the unbroken one does
+            self.update_boxes(self.boxes.update)
             self.save(self)
 
     def densify(self, before, after):
@@ -91,7 +99,17 @@ class Trainer:
             self.densifier.follow(self.state, exchange)
             self.state.migrate(self.tree, exchange)
         self.set_layout()
+        self.update_boxes(self.boxes.update)
         self.recorder.densified(done, self.state)
+
+    def update_boxes(self, method):
+        """Bring the content boxes up to date, by their method update or refresh. Collective. A
+        single cell takes part in every view: its box of the start will do."""
+        if self.tree.cells > 1:
+            self.settle()
+            with self.renderer.timers("content boxes"):
+                state = self.state
+                method(state.gaussians, state.offsets, self.tree, self.world.exchange)
 
     def set_layout(self):
         """Tell the renderer where the rows of each cell lie now."""

@@ -2,6 +2,7 @@
 
 from ..backends.base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 from ..compose.base import ViewWork
+from ..compose.boundary import Exact
 from ..compose.ghosts import Ghosts
 from .timers import Timers
 
@@ -10,13 +11,16 @@ class Renderer:
     """The rendering stages of design section 2 on one rank's cells.
 
     backend, exchange, layout: see their contracts; compositor: compose.base.Compositor;
-    render: settings with near and stop. absolute: densification statistics are of absolute
+    near, stop: settings of section render; boundary: one of compose.boundary (None: exact).
+    absolute: densification statistics are of absolute
     screen gradients.
     """
 
-    def __init__(self, backend, exchange, layout, compositor, near, stop):
+    def __init__(self, backend, exchange, layout, compositor, near, stop, boundary=None):
         self.backend, self.exchange = backend, exchange
-        self.compositor, self.ghosts = compositor, Ghosts(backend, exchange, layout)
+        self.boundary = boundary or Exact()
+        self.compositor = compositor
+        self.ghosts = Ghosts(backend, exchange, layout, self.boundary.ghosts)
         self.near, self.stop = near, stop
         self.set_layout(layout)
         self.timers = Timers()
@@ -45,8 +49,9 @@ class Renderer:
             self.ghosts.send(works)
         self.ghost_count += self.ghosts.count()
         for work in works:
-            for part in work.parts:
-                self._rasterize(work, part)
+            limits = self.boundary.limits(self.layout, work.camera)
+            for part, (box, covered) in zip(work.parts, limits):
+                self._rasterize(work, part, box, covered)
         with self.timers("compose"):
             return works, self.compositor.compose(works, rules)
 
@@ -81,11 +86,12 @@ class Renderer:
         self.visible_count += len(splats)
         return ViewWork(camera, splats)
 
-    def _rasterize(self, work, part):
+    def _rasterize(self, work, part, box, covered):
         """Tile lists and partial pixels of one (view, cell)."""
-        box = None if self.layout.cells == 1 else self.layout.boxes[part.cell]
         with self.timers("sort"):
-            part.lists = self.backend.tile_lists(part.splats, work.camera, box)
+            if covered is not None:
+                covered = self.backend.to_device(covered)
+            part.lists = self.backend.tile_lists(part.splats, work.camera, box, covered=covered)
             part.held = self.backend.to_host(part.lists.tiles)
         with self.timers("rasterize"):
             part.partial = self.backend.rasterize(

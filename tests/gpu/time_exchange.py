@@ -7,10 +7,9 @@ For each transport that works here: steps of two views, each exchange behind a b
 waiting for the other ranks is apart. "alone": the same counts once more, without a step around
 them and without our buffers, median of 20: MPI's Alltoallv on device memory for cuda-aware and
 staged (there through page-locked memory), grouped calls of NCCL for nccl. The city is that of
-time_chain.py.
+data/gaussian_city.py.
 """
 
-import functools
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ import numpy as np
 
 from splaxel_mpi import config
 from splaxel_mpi.compose.overlap import Overlap
+from splaxel_mpi.data import gaussian_city
 from splaxel_mpi.mpi import device, transport, world
 from splaxel_mpi.mpi.host import starts
 from splaxel_mpi.partition.kdtree import build
@@ -91,19 +91,10 @@ def alone(exchange, sent, received):
     return np.median(times[REPEATS // 4 :])
 
 
-@functools.lru_cache(maxsize=1)
-def load_city(count, side):
-    """Gaussians of the city, on the host."""
-    import time_chain
-
-    return time_chain.load_city(count, side)[1]
-
-
 def city_steps(exchange, backend, count, side, kind, views):
     """Function that makes a step of two views of the city."""
-    from time_raster import load_cameras
-
-    gaussians = load_city(count, side).take(slice(exchange.rank, None, exchange.ranks))
+    bounds = [count * rank // exchange.ranks for rank in (exchange.rank, exchange.rank + 1)]
+    gaussians = gaussian_city.gaussians(count, side, start=bounds[0], stop=bounds[1])
     tree = build(gaussians.means, None, exchange.ranks, exchange)
     state = State.fresh(gaussians, None)
     state.move(backend.to_device)
@@ -112,7 +103,7 @@ def city_steps(exchange, backend, count, side, kind, views):
     compositor = Overlap(backend, exchange, layout, [0, 0, 0])
     renderer = Renderer(backend, exchange, layout, compositor, 0.1, 1e-4)
     steps = make_steps(renderer, Optimizer(backend, Train(), side, 2), Train())
-    cameras = list(load_cameras(kind, views, side))
+    cameras = gaussian_city.cameras(kind, views, side)
     views = [SimpleNamespace(camera=c, index=i) for i, c in enumerate(cameras)]
     photos = {v.index: np.full((v.camera.height, v.camera.width, 3), 99, np.uint8) for v in views}
 
