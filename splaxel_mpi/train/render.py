@@ -12,8 +12,7 @@ class Renderer:
 
     backend, exchange, layout: see their contracts; compositor: compose.base.Compositor;
     near, stop: settings of section render; boundary: one of compose.boundary (None: exact).
-    absolute: densification statistics are of absolute
-    screen gradients.
+    absolute: densification statistics are of absolute screen gradients.
     """
 
     def __init__(self, backend, exchange, layout, compositor, near, stop, boundary=None):
