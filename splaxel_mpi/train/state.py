@@ -61,8 +61,8 @@ class State:
 
         keep: (n,) bool; children: Gaussians, or None for none; parents: present row of each
         child's parent, which was seen as often as the child would have been (None: they start
-        at 0). Rows that stay keep their order. Done in place: beside the rows no more is taken than a bounded copy or, where capacity
-        grows, one array.
+        at 0). Rows that stay keep their order. Done in place: beside the rows no more is taken
+        than a bounded copy or, where capacity grows, one array.
         """
         born = 0 if children is None else len(children)
         inherited = {} if parents is None else {"seen_count": self.seen[parents]}
