@@ -26,7 +26,7 @@ SKEWS = (0.0, 0.2, 0.5)
 STEPS = 60  # of each half
 WARM = 5  # first steps of a half, which are left out
 HEAD = """\
-| forced imbalance | imbalance | slowest rank, ms a step | mean of ranks | wall | balance check, ms |
+| forced | imbalance | slowest rank, ms a step | mean of ranks | wall | balance check, ms |
 | --- | --- | --- | --- | --- | --- |"""
 
 

@@ -5,6 +5,7 @@ import pytest
 from exchanges import SelfExchange, run_ranks
 from runs import last_checkpoint, shared_folder, small_city, state_of, train
 from scenes import random_gaussians
+from states import share
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.partition.assign import cells_of, rank_of_cell
 from splaxel_mpi.partition.balance import (
@@ -30,9 +31,7 @@ def state_on(exchange, tree, seed=0):
     state.gaussians.ids[:] = np.arange(COUNT)
     state.count[:] = np.arange(COUNT) % 50
     state.seen_count[:] = 7 * np.arange(COUNT) % 50
-    rows = np.arange(exchange.rank, COUNT, exchange.ranks)
-    extras = {name: array[rows] for name, array in state.extras().items()}
-    state.set_rows(state.gaussians.take(rows), extras, None)
+    state = share(state, np.arange(exchange.rank, COUNT, exchange.ranks))
     state.migrate(tree, exchange)
     return state
 
@@ -139,6 +138,22 @@ def test_what_no_tree_can_divide_stays():
         return rebalance(state, tree, Partition(), exchange) == (tree, None)
 
     assert all(run_ranks(4, one))
+
+
+def test_a_tree_that_does_not_fit_is_not_taken(caplog):
+    """Equal work may need more memory on some rank: its budget comes first."""
+    tree = first_tree(means_of(), 2, 1.0, SelfExchange())
+    settings = Partition(seen_weight=1.0)
+
+    def one(exchange):
+        state = state_on(exchange, tree)
+        state.count[:], state.seen_count[:] = state.gaussians.means[:, 0] > 0, 0
+        if exchange.rank == 1:
+            state.budget.rank = COUNT // 2
+        return rebalance(state, tree, settings, exchange)
+
+    assert all(found == (tree, None) for found in run_ranks(2, one))
+    assert "partition.seen_weight" in caplog.text
 
 
 def test_children_are_seen_as_their_parents_were():

@@ -5,6 +5,7 @@ faces come from histograms and Gaussians are redistributed. Balance is judged by
 the tree itself divides (design section 4).
 """
 
+import logging
 import time
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ import numpy as np
 from splaxel_mpi.arrays import module_of
 from splaxel_mpi.partition.assign import cells_of, rank_of_cell
 from splaxel_mpi.partition.kdtree import build
+
+log = logging.getLogger(__name__)
 
 KIND = "balance"  # under which an exchange counts the traffic
 # A new tree must at least halve the imbalance. Where many Gaussians share a place no tree can
@@ -101,39 +104,51 @@ def rebalance(state, tree, settings, exchange):
 
     state: train.state.State; tree: its present one; settings: the partition section. Where a
     rank has more than 1 + settings.imbalance times its part, and a new tree at least halves
-    that, the state migrates to the new tree. Returns (tree, Repartition), or (the same tree,
-    None) where all stays. Parameters must be finite.
+    that and fits the budgets, the state migrates to the new tree. Returns (tree, Repartition),
+    or (the same tree, None) where all stays. Parameters must be finite.
     """
     start, sent = time.perf_counter(), sum(exchange.bytes.values())
     before = imbalance(cell_loads(state, tree, settings.seen_weight, exchange), exchange.ranks)
     if before <= settings.imbalance:
         return tree, None
     found = new_tree(state.gaussians.means, state.seen, tree.cells, settings, exchange)
-    loads, moved, total = _foreseen(state, found, settings.seen_weight, exchange)
-    after = imbalance(loads, exchange.ranks)
-    if after > GAIN * before:
+    sums, moved = _foreseen(state, found, exchange)
+    after = imbalance(_loads(sums, settings.seen_weight), exchange.ranks)
+    if after > GAIN * before or not _fits(sums, state.budget.rank, exchange):
         return tree, None
     state.migrate(found, exchange)
     sent = np.array([sum(exchange.bytes.values()) - sent], np.int64)
     sent = int(exchange.allreduce(KIND, sent)[0])
     seconds = float(exchange.allgather(KIND, np.array([time.perf_counter() - start])).max())
-    return found, Repartition(before, after, moved, total, sent, seconds)
+    return found, Repartition(before, after, moved, int(sums[:, 0].sum()), sent, seconds)
 
 
-def _foreseen(state, tree, mix, exchange):
-    """(loads of the cells of a tree, Gaussians that must change their rank for it, all)."""
+def _foreseen(state, tree, exchange):
+    """What cells of a tree would hold, (cells, 2) int64 Gaussians and views that saw them, and
+    how many Gaussians must change their rank for it."""
     means, ranks = state.gaussians.means, exchange.ranks
     xp = module_of(means)
     cell = cells_of(tree, means, xp)
     sums = np.zeros((tree.cells + 1, 2), np.int64)
     sums[:-1, 0] = xp.bincount(cell, minlength=tree.cells).tolist()
-    if mix:  # sums of integers are exact in the doubles that bincount makes
-        sums[:-1, 1] = xp.bincount(cell, state.seen, tree.cells).astype(np.int64).tolist()
+    # sums of integers are exact in the doubles that bincount makes
+    sums[:-1, 1] = xp.bincount(cell, state.seen, tree.cells).astype(np.int64).tolist()
     leaving = rank_of_cell(cell.astype(np.int64), tree.cells, ranks) != exchange.rank
-    sums[-1] = int(leaving.sum()), len(means)
+    sums[-1, 0] = int(leaving.sum())
     sums = _scene_sums(sums, exchange)
-    moved, total = sums[-1].tolist()
-    return _loads(sums[:-1], mix), moved, total
+    return sums[:-1], int(sums[-1, 0])
+
+
+def _fits(sums, limit, exchange):
+    """Whether the Gaussians of every rank's cells fit its budget (0: no limit). Collective."""
+    owner = _owner(len(sums), exchange.ranks)
+    held = int(sums[owner == exchange.rank, 0].sum())
+    fits = np.array([not limit or held <= limit], np.int64)
+    fits = bool(exchange.allreduce(KIND, fits, "min")[0])
+    if not fits and exchange.rank == 0:
+        log.warning("balanced cells would not fit the memory of a rank: the tree stays; lower "
+                    "partition.seen_weight or use more ranks")
+    return fits
 
 
 def _scene_sums(local, exchange):
