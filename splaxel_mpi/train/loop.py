@@ -114,7 +114,7 @@ class Trainer:
         with self.renderer.timers("guard"):
             dropped = self.guard.settle(self.state, look)
             if dropped:
-                self.state.migrate(self.tree, self.world.exchange)
+                self._follow_rows()
         if dropped:
             self.set_layout()
 
@@ -124,10 +124,15 @@ class Trainer:
         with self.renderer.timers("densify"):
             exchange, total = self.world.exchange, self.config.train.images
             done = self.densifier.apply(self.state, before, after, total, exchange)
-            self.densifier.follow(self.state, exchange)
-            self.state.migrate(self.tree, exchange)
+            self._follow_rows()
         self.set_layout()
         self.recorder.densified(done, self.state)
+
+    def _follow_rows(self):
+        """After Gaussians came or went: count them and send each to the cell of its mean."""
+        if self.densifier:
+            self.densifier.follow(self.state, self.world.exchange)
+        self.state.migrate(self.tree, self.world.exchange)
 
     def update_boxes(self, method):
         """Bring the content boxes up to date, by their method update or refresh. Collective. A
