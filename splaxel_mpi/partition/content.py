@@ -12,7 +12,8 @@ from splaxel_mpi.visibility import regions
 
 KIND = "content"  # under which an exchange counts the traffic
 REACH = 3.33  # standard deviations at which alpha = 1/255 for opacity 1: sqrt(2 ln 255) = 3.329
-ROWS = 1 << 20  # Gaussians at a time, to bound temporary memory
+# Gaussians at a time: temporaries of the host stay in its cache, those of a device in bounds
+ROWS, DEVICE_ROWS = 1 << 14, 1 << 20
 
 
 def half_extents(scales, quats, xp=np):
@@ -21,15 +22,27 @@ def half_extents(scales, quats, xp=np):
     scales: (n, 3) natural logarithms; quats: (n, 4), (w, x, y, z), of any length but 0.
     Exact: 3.33 sqrt(diag(R S S R^T)). Returns (n, 3) of their type, world units.
     """
-    w, x, y, z = (quats / xp.sqrt((quats * quats).sum(axis=1, keepdims=True))).T
-    variances = xp.exp(2 * scales)
+    w, x, y, z = quats.T  # by columns: sums over rows of three or four are slow
+    length = xp.sqrt(w * w + x * x + y * y + z * z)
+    w, x, y, z = (part / length for part in (w, x, y, z))
+    deviations = [xp.exp(column) for column in scales.T]
     rotation = (
         (1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
         (2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
         (2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
     )
-    diagonal = [sum(r * r * variances[:, k] for k, r in enumerate(row)) for row in rotation]
-    return REACH * xp.sqrt(xp.stack(diagonal, axis=1))
+    out = xp.empty_like(scales)
+    for axis, row in enumerate(rotation):
+        out[:, axis] = REACH * xp.sqrt(sum((r * s) ** 2 for r, s in zip(row, deviations)))
+    return out
+
+
+def _all_inside(low, high, box, xp):
+    """Whether rows of low and high (n, 3) are inside a box, [lower, upper): (n,)."""
+    inside = xp.ones(len(low), bool)
+    for axis in range(3):
+        inside &= (low[:, axis] >= box[0, axis]) & (high[:, axis] < box[1, axis])
+    return inside
 
 
 class ContentBoxes:
@@ -66,7 +79,8 @@ class ContentBoxes:
         """
         own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
         bounds = tree.boxes()
-        local = _extents(gaussians, _blocks(own, cell_offsets), tree, bounds)
+        xp = module_of(gaussians.means)
+        local = _extents(gaussians, _blocks(own, cell_offsets, xp), tree, bounds, xp)
         shared = exchange.allgather(KIND, local)
         low, high = shared[:, :, 0].min(axis=0), shared[:, :, 1].max(axis=0)
         bad = np.flatnonzero(np.isnan(low).any(axis=1) | np.isnan(high).any(axis=1))
@@ -90,9 +104,12 @@ class ContentBoxes:
         if len(self.boxes) != tree.cells:
             return True
         own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
-        bounds, blocks = tree.boxes(), _blocks(own, cell_offsets)
-        suspects = ((cell, _suspects(gaussians, rows, self.boxes[cell])) for cell, rows in blocks)
-        local = _cut(_extents(gaussians, suspects, tree, bounds), bounds)
+        bounds, xp = tree.boxes(), module_of(gaussians.means)
+        suspects = (
+            (cell, _suspects(gaussians, rows, self.boxes[cell], xp))
+            for cell, rows in _blocks(own, cell_offsets, xp)
+        )
+        local = _cut(_extents(gaussians, suspects, tree, bounds, xp), bounds)
         inside = (local[:, 0] >= self.boxes[:, 0]) & (local[:, 1] <= self.boxes[:, 1])
         return not inside.all()
 
@@ -143,36 +160,34 @@ def _cut(boxes, bounds):
     return np.stack([low, high], axis=1)
 
 
-def _blocks(own, cell_offsets):
+def _blocks(own, cell_offsets, xp):
     """(cell, slice of rows) such that each block lies in one cell."""
+    step = ROWS if xp is np else DEVICE_ROWS
     for index, cell in enumerate(own):
         stop = int(cell_offsets[index + 1])
-        for start in range(int(cell_offsets[index]), stop, ROWS):
-            yield cell, slice(start, min(start + ROWS, stop))
+        for start in range(int(cell_offsets[index]), stop, step):
+            yield cell, slice(start, min(start + step, stop))
 
 
-def _suspects(gaussians, rows, box):
+def _suspects(gaussians, rows, box, xp):
     """Indices of the Gaussians among rows whose bounding sphere is not inside a box."""
-    xp, means = module_of(gaussians.means), gaussians.means[rows]
-    radius = REACH * xp.exp(gaussians.scales[rows].max(axis=1))[:, None]
-    box = xp.asarray(box)
-    inside = (means - radius >= box[0]) & (means + radius <= box[1])
-    return rows.start + xp.nonzero(~inside.all(axis=1))[0]
+    means, scales = gaussians.means[rows], gaussians.scales[rows]
+    largest = xp.maximum(xp.maximum(scales[:, 0], scales[:, 1]), scales[:, 2])
+    radius = (REACH * xp.exp(largest))[:, None]
+    return rows.start + xp.nonzero(~_all_inside(means - radius, means + radius, box, xp))[0]
 
 
-def _extents(gaussians, blocks, tree, bounds):
+def _extents(gaussians, blocks, tree, bounds, xp):
     """Boxes around the extents of the rows of blocks, (cell that stores them, rows), not cut to
     the cells: (cells, 2, 3). Not a number in cells of Gaussians that are not finite."""
-    xp, local = module_of(gaussians.means), _empty(tree.cells)
-    across = []
+    local, across = _empty(tree.cells), []
     for cell, rows in blocks:
         half = half_extents(gaussians.scales[rows], gaussians.quats[rows], xp)
         low, high = gaussians.means[rows] - half, gaussians.means[rows] + half
         if bool((xp.isnan(low) | xp.isnan(high)).any()):
             local[cell] = np.nan
             continue
-        lower, upper = xp.asarray(bounds[cell])
-        within = ((low >= lower) & (high < upper)).all(axis=1)
+        within = _all_inside(low, high, bounds[cell], xp)
         _join(local[cell], low[within], high[within])
         across.append((low[~within], high[~within]))
     if across:
@@ -184,8 +199,8 @@ def _extents(gaussians, blocks, tree, bounds):
 def _join(box, low, high):
     """Widen a box by those of all rows, in place."""
     if len(low):
-        box[0] = np.minimum(box[0], low.min(axis=0).tolist())
-        box[1] = np.maximum(box[1], high.max(axis=0).tolist())
+        box[0] = np.minimum(box[0], [float(column.min()) for column in low.T])
+        box[1] = np.maximum(box[1], [float(column.max()) for column in high.T])
 
 
 def _walk(local, low, high, tree):
