@@ -7,7 +7,13 @@ import time
 log = logging.getLogger(__name__)
 
 # how figures are shown; others as they are
-FORMATS = {"loss": "{:.4f}", "psnr": "{:.2f}", "gaussians": "{:,}", "images/s": "{:.3g}"}
+FORMATS = {
+    "loss": "{:.4f}",
+    "psnr": "{:.2f}",
+    "gaussians": "{:,}",
+    "ghosts": "{:.1%}",
+    "images/s": "{:.3g}",
+}
 
 
 class Progress:

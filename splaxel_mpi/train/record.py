@@ -95,10 +95,14 @@ class Recorder:
             )
             row.update(self._spread(names, ranks))
             self.series.append(row)
+            gaussians, visible, ghosts = (
+                int(ranks[:, names.index(name)].sum())
+                for name in ("gaussians", "visible", "ghosts")
+            )
+            # of the visible Gaussians; nothing to tell where none travel
+            share = ghosts / visible if ghosts else None
             self.shown = dict(
-                loss=row["loss"],
-                psnr=row["psnr"],
-                gaussians=int(ranks[:, names.index("gaussians")].sum()),
+                loss=row["loss"], psnr=row["psnr"], gaussians=gaussians, ghosts=share
             )
         self.views, self.shares, self.last = [], [], time.perf_counter()
 
