@@ -5,72 +5,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from chain import BACKGROUND, DEFAULT_STOP, EXACT, NEAR, Run, cameras_for
+from chain import BACKGROUND, DEFAULT_STOP, EXACT, NEAR, Run
 from exchanges import SelfExchange, run_ranks
-from regrouped import regroup
-from scenes import look_at, random_gaussians, random_photo
+from scenes import look_at, random_gaussians
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.compose.halo import PARTS, borders
 from splaxel_mpi.compose.strips import (
     Balance, cut, row_instances, rows_of_run, tile_boxes, touched,
 )
-from splaxel_mpi.partition.deal import Dealt, dealt_ranks
+from splaxel_mpi.partition.deal import dealt_ranks
 from splaxel_mpi.partition.kdtree import build
-from splaxel_mpi.partition.layout import Layout
 from splaxel_mpi.partition.tree import Tree
-from splaxel_mpi.settings import ExchangeSection
-from splaxel_mpi.train.render_strips import StripRenderer
+from splaxel_mpi.tools.bench.gaussian_traffic import gaussian_traffic
 from splaxel_mpi.visibility.tiles import dilate
+from strip_run import GaussianRun, assert_equal, compare_with_plain, scene
 
 pytestmark = pytest.mark.timeout(120)
-
-
-class GaussianRun(Run):
-    """The stages of strategy gaussian over an exchange."""
-
-    def __init__(self, gaussians, exchange, backend, stop, **settings):
-        self.exchange, self.backend = exchange, backend
-        tree, ranks, rank = Dealt.single(), exchange.ranks, exchange.rank
-        mine, _, offsets = regroup(gaussians.take(slice(rank, None, ranks)), {}, tree, exchange)
-        self.gaussians = mine.map(backend.to_device)
-        layout = Layout(tree, rank, ranks, offsets)
-        settings = ExchangeSection(strategy="gaussian", **settings)
-        self.renderer = StripRenderer(
-            backend, exchange, layout, settings, BACKGROUND, NEAR, stop
-        )
-
-
-def scene(real, seed):
-    """Gaussians, cameras and photographs; one camera sees nothing, one is below a strip a rank."""
-    gaussians = random_gaussians(400, seed, real)
-    cameras = cameras_for(Tree.single()) + [look_at([3, 3, 1], [0, 0, 0], 45, 13)]
-    return gaussians, cameras, {i: random_photo(camera, i) for i, camera in enumerate(cameras)}
-
-
-def assert_equal(run, other, cameras, photos, bars, absolute=False):
-    """Images and gradients of two runs agree; rank 0 looks at the images."""
-    for camera in cameras:
-        image, expected = run.image(camera), other.image(camera)
-        if image is not None and expected is not None:
-            scale = 1.0 if absolute else np.abs(expected).max()
-            assert np.abs(image - expected).max() <= bars[0] * scale
-    found, losses = run.gradients(cameras, photos, chunk=3)
-    expected, expected_losses = other.gradients(cameras, photos, chunk=1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=10 * bars[0], atol=1e-9)
-    for name, values in expected.items():
-        error = np.linalg.norm(found[name] - values) / max(np.linalg.norm(values), 1e-30)
-        assert error <= bars[1], (name, error)
-
-
-def compare_with_plain(exchange, real, stop, bars, absolute=False, **settings):
-    """Bars of design section 10: they are those of every partition of the pixels."""
-    host = HostBackend(real, threads=1)
-    gaussians, cameras, photos = scene(real, 7)
-    run = GaussianRun(gaussians, exchange, host, stop, **settings)
-    single = Run(gaussians, Tree.single(), SelfExchange(), 1, 0, host, stop)
-    for _ in range(2):  # measured strips move after the first visit
-        assert_equal(run, single, cameras, photos, bars, absolute)
-    return run
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -175,7 +125,8 @@ def test_splats_go_to_the_strips_that_list_them(size, ranks):
     starts = cut(work, camera, ranks)
     lists = host.tile_lists(splats, camera)
     strip = np.searchsorted(starts[1:], lists.tiles, side="right")
-    listed = {(int(i), int(s)) for i, s in zip(lists.items, np.repeat(strip, np.diff(lists.offsets)))}
+    strips = np.repeat(strip, np.diff(lists.offsets))
+    listed = set(zip(lists.items.tolist(), strips.tolist()))
     index, rank = touched(boxes, starts, camera, np)
     found = set(zip(index.tolist(), rank.tolist()))
     assert len(found) == len(index) and listed <= found
@@ -249,3 +200,25 @@ def test_deal_is_even_and_depends_on_ids_alone():
     # 10,000 each, standard deviation 94
     assert len(counts) == 8 and np.abs(counts - 10_000).max() < 470
     np.testing.assert_array_equal(dealt_ranks(ids[::-1], 8)[::-1], ranks)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_predicted_traffic_is_what_travels(comm):
+    """The bytes that benchmarks count in one process are those that ranks send."""
+    from splaxel_mpi.mpi.host import HostExchange
+
+    exchange, host = HostExchange(comm), HostBackend(np.float32, threads=1)
+    gaussians, cameras, photos = scene(np.float32, 5)
+    GaussianRun(gaussians, exchange, host, 0.0).gradients(cameras, photos, chunk=2)
+    kinds = ("gaussians", "gaussians back", "halo")
+    sent = exchange.allreduce("test", np.array([exchange.bytes[kind] for kind in kinds]))
+    ranks = exchange.ranks
+    expected = [
+        gaussian_traffic(host.project(gaussians, camera, 3, NEAR), camera, ranks)
+        for camera in cameras
+    ]
+    # before the splats of a chunk every rank tells each other one how many come, 8 bytes a view
+    sent[0] -= 8 * len(cameras) * ranks * (ranks - 1)
+    assert sent.tolist() == [sum(getattr(t, name) for t in expected)
+                             for name in ("out", "back", "halo")]
+    assert sum(t.lean for t in expected) * 92 == (sent[0] + sent[1]) * 80

@@ -101,9 +101,9 @@ class GaussianExchange(Compositor):
         if self.drop:
             kept = (rank == layout.rank) | (work.splats.data[index, OPACITY] >= self.drop)
             index, rank = index[kept], rank[kept]
-        index = index[xp.argsort(rank, kind="stable")]
-        counts = self.backend.to_host(xp.bincount(rank, minlength=layout.ranks))
-        return np.split(index, np.cumsum(counts)[:-1].tolist())
+        order = xp.argsort(rank, kind="stable")
+        ends = xp.searchsorted(rank[order], xp.arange(1, layout.ranks))
+        return np.split(index[order], self.backend.to_host(ends).tolist())
 
     def _exchange_counts(self, counts):
         """Splats that arrive, (ranks, views) int64, from those that each rank is sent."""

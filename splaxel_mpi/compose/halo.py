@@ -96,7 +96,8 @@ class Halo:
         own = own[place[own] >= 0]
         if len(own) == len(tiles) == len(image):
             return tiles, image
-        out, to_device = self.backend.zeros((len(tiles), PLANES, TILE * TILE)), self.backend.to_device
+        out = self.backend.zeros((len(tiles), PLANES, TILE * TILE))
+        to_device = self.backend.to_device
         out[to_device(place[own])] = image[to_device(own - starts[rank])]
         for source in range(ranks):
             if source == rank:

@@ -19,7 +19,8 @@ def from_points(points, config, world, budget):
     """State and tree from sparse points that the root holds (others pass None). Collective.
 
     The root finds neighbour distances and deals the points evenly; every rank makes its share
-    of Gaussians, the tree is built from all of them, and they migrate to their cells. Ids are
+    of Gaussians, the tree is built from all of them, and they migrate to their cells (strategy
+    gaussian has none: they are dealt by id). Ids are
     places in the input, so they do not depend on ranks. budget: train.budget.Budget. Raises
     UserError on all ranks where they do not fit one.
     """
