@@ -51,15 +51,18 @@ def assert_equal(run, other, cameras, photos, bars, absolute=False):
         assert error <= bars[1], (name, error)
 
 
-def compare_with_plain(exchange, real, stop, bars, absolute=False, backend=None, **settings):
+def compare_with_plain(exchange, real, stop, bars, absolute=False, backend=None, sides=False,
+                       **settings):
     """Bars of design section 10: they are those of every partition of the pixels.
 
-    backend: of the strips, None for the host's too.
+    backend: of the strips, None for the host's too; sides: statistics are of absolute screen
+    gradients.
     """
     host = HostBackend(real, threads=1)
     gaussians, cameras, photos = scene(real, 7)
     run = GaussianRun(gaussians, exchange, backend or host, stop, **settings)
     single = Run(gaussians, Tree.single(), SelfExchange(), 1, 0, host, stop)
+    run.renderer.absolute = single.renderer.absolute = sides
     for _ in range(2):  # measured strips move after the first visit
         assert_equal(run, single, cameras, photos, bars, absolute)
     return run

@@ -36,6 +36,12 @@ def test_ranks_equal_plain_in_single(real, stop, bars, absolute):
     run_ranks(3, lambda exchange: compare_with_plain(exchange, real, stop, bars, absolute))
 
 
+def test_absolute_statistics_equal_plain():
+    """Two more columns of gradients come back."""
+    run_ranks(2, lambda exchange: compare_with_plain(
+        exchange, np.float64, 0.0, EXACT[np.float64], sides=True))
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_equals_overlap_on_the_same_ranks(ranks):
     """Two ways that share projection, lists and blending, but neither cells nor composition."""
