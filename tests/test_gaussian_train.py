@@ -77,14 +77,16 @@ def test_resume_equals_unbroken(comm, folder):
 
 @pytest.mark.mpi(min_size=2)
 def test_figures_count_what_travels(comm, folder):
-    """Lossy exchange sends less; pixels of cells do not travel at all."""
+    """Lossy exchange sends less; pixels of cells do not travel at all, and no tree is built."""
     city = small_city(folder / "city", comm)
     sums = []
     for drop in (0, 0.3):
         run = train(city, folder / f"drop{drop}", comm, GAUSSIAN, f"exchange.drop={drop}",
-                    "exchange.strips=measured", "scene.initial_opacity=0.3", "train.images=16")
+                    "exchange.strips=measured", "scene.initial_opacity=0.3", "train.images=16",
+                    "partition.check=8", "partition.imbalance=0")
         series = read_series(run / "metrics.h5")
         assert "bytes/streams/mean" not in series and "bytes/bitmaps/mean" not in series
+        assert load(last_checkpoint(run)).tree.cells == 1
         kinds = ("gaussians", "gaussians back", "halo", "strips")
         sums.append([float(np.nansum(series[f"bytes/{kind}/mean"])) for kind in kinds])
     full, lossy = sums

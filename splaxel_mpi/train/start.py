@@ -20,9 +20,9 @@ def from_points(points, config, world, budget):
 
     The root finds neighbour distances and deals the points evenly; every rank makes its share
     of Gaussians, the tree is built from all of them, and they migrate to their cells (strategy
-    gaussian has none: they are dealt by id). Ids are
-    places in the input, so they do not depend on ranks. budget: train.budget.Budget. Raises
-    UserError on all ranks where they do not fit one.
+    gaussian has none: they are dealt by id). Ids are places in the input, so they do not depend
+    on ranks. budget: train.budget.Budget. Raises UserError on all ranks where they do not fit
+    one.
     """
     positions, colors, distances, ids = _deal(points, world)
     budget.check(world.exchange, len(ids))
