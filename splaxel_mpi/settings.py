@@ -8,7 +8,7 @@ import re
 from typing import Annotated, Literal, Optional
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 # a run is a folder of its own, so its name must stay one plain component of a path
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -295,11 +295,28 @@ class Partition(Section):
 class ExchangeSection(Section):
     """what ranks send one another"""
 
-    strategy: Literal["overlap"] = Field(
+    strategy: Literal["overlap", "gaussian"] = Field(
         "overlap",
         description="overlap: partial pixels go to every cell that sees them too, and each "
-        "composes its own region.",
+        "composes its own region; gaussian: projected Gaussians, dealt to ranks at random, go to "
+        "the strips of the image that they touch (the baseline; without cells and boundaries).",
     )
+    drop: Fraction = Field(
+        0.0,
+        description="gaussian: those of less opacity do not travel to other ranks (lossy); 0: "
+        "all do.",
+    )
+    strips: Literal["predicted", "measured"] = Field(
+        "predicted",
+        description="gaussian: where an image is cut; predicted: by counted work, equal in every "
+        "run; measured: by the time that the rows took at earlier visits of the view.",
+    )
+
+    @model_validator(mode="after")
+    def _only_where_gaussians_travel(self):
+        if self.drop and self.strategy != "gaussian":
+            raise ValueError("drop needs strategy: gaussian; other strategies send no Gaussians")
+        return self
 
 
 class Mpi(Section):

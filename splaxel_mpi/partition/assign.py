@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from .deal import dealt_ranks
+
 
 def cells_of(tree, means, xp=np):
     """Cell of every point: (n,) int32.
@@ -31,6 +33,21 @@ def rank_of_cell(cell, cells, ranks):
     some ranks own none.
     """
     return cell * ranks // cells
+
+
+def ranks_of(tree, means, ids, ranks, xp=np):
+    """Rank that stores each Gaussian: (n,) int64.
+
+    means: (n, 3) positions in the world; ids: (n,) int64; arrays of xp.
+    """
+    if tree.dealt:
+        return dealt_ranks(ids, ranks, xp)
+    return rank_of_cell(cells_of(tree, means, xp).astype(np.int64), tree.cells, ranks)
+
+
+def local_cells(tree, rank, ranks):
+    """The cells whose Gaussians a rank stores, a range: its own, or the one that all share."""
+    return range(1) if tree.dealt else cells_of_rank(rank, tree.cells, ranks)
 
 
 def cells_of_rank(rank, cells, ranks):

@@ -107,6 +107,8 @@ def rebalance(state, tree, settings, exchange):
     that and fits the budgets, the state migrates to the new tree. Returns (tree, Repartition),
     or (the same tree, None) where all stays. Parameters must be finite.
     """
+    if tree.dealt:  # chance balances
+        return tree, None
     start, sent = time.perf_counter(), sum(exchange.bytes.values())
     before = imbalance(cell_loads(state, tree, settings.seen_weight, exchange), exchange.ranks)
     if before <= settings.imbalance:

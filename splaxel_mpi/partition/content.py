@@ -7,7 +7,7 @@ import numpy as np
 
 from splaxel_mpi.arrays import module_of
 from splaxel_mpi.errors import UserError
-from splaxel_mpi.partition.assign import cells_of_rank
+from splaxel_mpi.partition.assign import local_cells
 from splaxel_mpi.visibility import regions
 
 KIND = "content"  # under which an exchange counts the traffic
@@ -77,7 +77,7 @@ class ContentBoxes:
         see migrate.regroup. Extents that reach into other cells, of this or other ranks, count
         there. Raises UserError on every rank when a Gaussian is not finite.
         """
-        own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
+        own = local_cells(tree, exchange.rank, exchange.ranks)
         bounds = tree.boxes()
         xp = module_of(gaussians.means)
         local = _extents(gaussians, _blocks(own, cell_offsets, xp), tree, bounds, xp)
@@ -103,7 +103,7 @@ class ContentBoxes:
         """
         if len(self.boxes) != tree.cells:
             return True
-        own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
+        own = local_cells(tree, exchange.rank, exchange.ranks)
         bounds, xp = tree.boxes(), module_of(gaussians.means)
         suspects = (
             (cell, _suspects(gaussians, rows, self.boxes[cell], xp))

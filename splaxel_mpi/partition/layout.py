@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .assign import cells_of_rank, rank_of_cell
+from .assign import local_cells, rank_of_cell
 from .tree import Tree
 
 
@@ -13,7 +13,8 @@ class Layout:
     """The cells of a tree dealt to ranks in contiguous runs.
 
     A rank's Gaussians are grouped by cell: those of its k-th cell are rows
-    ``offsets[k]`` to ``offsets[k + 1]``.
+    ``offsets[k]`` to ``offsets[k + 1]``. Of dealt Gaussians (partition.deal) every rank stores a
+    share of the one cell.
     """
 
     tree: Tree
@@ -26,7 +27,7 @@ class Layout:
         owner = np.asarray(rank_of_cell(cells, self.tree.cells, self.ranks), np.int64)
         object.__setattr__(self, "owner", owner)
         object.__setattr__(self, "boxes", self.tree.boxes())
-        object.__setattr__(self, "local", cells_of_rank(self.rank, self.tree.cells, self.ranks))
+        object.__setattr__(self, "local", local_cells(self.tree, self.rank, self.ranks))
 
     @property
     def cells(self):

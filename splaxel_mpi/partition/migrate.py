@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 from splaxel_mpi.partition import morton
-from splaxel_mpi.partition.assign import cells_of, cells_of_rank, rank_of_cell
+from splaxel_mpi.partition.assign import cells_of, local_cells, ranks_of
 from splaxel_mpi.scene.rows import row_bytes
 
 KIND = "migration"  # under which an exchange counts the traffic
@@ -17,14 +17,15 @@ LEAST_ROUND_BYTES, MOST_ROUND_BYTES = 1 << 20, 256 << 20
 
 
 def regroup(rows, tree, exchange, limit=0):
-    """Send every Gaussian to the owner of the cell that its mean is in; every rank calls.
+    """Send every Gaussian to the owner of the cell that its mean is in, or where a Dealt tree
+    deals it; every rank calls.
 
     rows: scene.rows.Rows with at least "means" and "ids", any rows on any rank (for the first
     distribution: all on rank 0), the same names and types on every rank, also on one without
     rows; changed in place. tree: partition.tree.Tree; exchange: mpi.base.Exchange; limit: of
     the capacity, as in Rows.reserve.
 
-    Returns cell_offsets: rows of own cell i (assign.cells_of_rank) are cell_offsets[i] to
+    Returns cell_offsets: rows of own cell i (assign.local_cells) are cell_offsets[i] to
     cell_offsets[i + 1], int64. Inside a cell rows follow the Morton curve through the whole
     scene, equal places ascend by id: neither order nor values depend on the rank count. Rows
     that stay do not travel; the others go in one all-to-all of packed rows, or in several where
@@ -32,7 +33,7 @@ def regroup(rows, tree, exchange, limit=0):
     ValueError on every rank when the ranks' arrays differ in name, type or shape.
     """
     xp = rows.xp
-    leave, counts = _leaving(rows["means"], tree, exchange, xp)
+    leave, counts = _leaving(rows["means"], rows["ids"], tree, exchange, xp)
     matrix, bound = _agreed(rows, counts, exchange)
     live = _travel(rows, leave, matrix, bound, exchange, limit)
     order, offsets = _order(rows, live, tree, exchange)
@@ -41,10 +42,9 @@ def regroup(rows, tree, exchange, limit=0):
     return offsets
 
 
-def _leaving(means, tree, exchange, xp):
+def _leaving(means, ids, tree, exchange, xp):
     """(rows that leave, by target; how many go to each rank, (ranks,) int64)."""
-    cell = cells_of(tree, means, xp)
-    target = rank_of_cell(cell.astype(np.int64), tree.cells, exchange.ranks)
+    target = ranks_of(tree, means, ids, exchange.ranks, xp)
     leave = xp.flatnonzero(target != exchange.rank)
     target = target[leave]
     counts = xp.bincount(target, minlength=exchange.ranks)
@@ -148,7 +148,7 @@ def _order(rows, live, tree, exchange):
     cell = cells_of(tree, means, xp)[order]
     by_cell = xp.argsort(cell, kind="stable")
     order, cell = order[by_cell], cell[by_cell]
-    own = cells_of_rank(exchange.rank, tree.cells, exchange.ranks)
+    own = local_cells(tree, exchange.rank, exchange.ranks)
     offsets = xp.searchsorted(cell, xp.arange(own.start, own.stop + 1))
     order = order if live is None else live[order]
     return order, np.array(offsets.tolist(), np.int64)

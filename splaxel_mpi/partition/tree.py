@@ -20,6 +20,8 @@ class Tree:
     left: np.ndarray  # (nodes,) int32
     right: np.ndarray  # (nodes,) int32
 
+    dealt = False  # whether Gaussians go to ranks by their id (deal.Dealt), not by their place
+
     @property
     def cells(self):
         """Number of cells."""

@@ -8,6 +8,7 @@ import numpy as np
 from .. import log
 from ..compose import make_compositor
 from ..compose.boundary import make_boundary
+from ..compose.gaussian import GaussianExchange
 from ..data.dataset import load
 from ..data.device_images import DeviceImages
 from ..data.images import ImageCache, default_budget
@@ -31,6 +32,7 @@ from .one_rank import OneRank
 from .optimizer import Optimizer
 from .record import Recorder
 from .render import Renderer
+from .render_strips import StripRenderer
 from .saving import Saver
 from .start import from_checkpoint, from_points
 from .step import make_steps
@@ -121,7 +123,7 @@ def prepare(config, resume, world, data, cache, folder):
     state.move(world.backend.to_device)
     boxes = ContentBoxes(config.partition.margin)
     boxes.update(state.gaussians, state.offsets, tree, world.exchange)
-    if world.is_root:
+    if world.is_root and not tree.dealt:
         cameras = [data.views[i].camera for i in data.train]
         logger.info(cells_of_views(boxes, cameras, config.render.near))
     batch = stored.batch if stored and not config.train.batch else config.train.batch
@@ -169,6 +171,11 @@ def _densifier(config, world, extent):
 def make_renderer(config, world, tree, state, boxes):
     """The rendering stages for a tree, the rows of a state and their ContentBoxes."""
     layout = Layout(tree, world.rank, world.ranks, state.offsets)
+    if config.exchange.strategy == GaussianExchange.name:
+        return StripRenderer(
+            world.backend, world.exchange, layout, config.exchange, config.scene.background,
+            config.render.near, config.render.stop,
+        )
     compositor = make_compositor(
         config.exchange.strategy, world.backend, world.exchange, layout, config.scene.background
     )

@@ -3,8 +3,11 @@
 import numpy as np
 
 from ..checkpoint.resume import load_latest
+from ..compose.gaussian import GaussianExchange
 from ..errors import UserError
+from ..partition.assign import rank_of_cell
 from ..partition.balance import first_tree, new_tree
+from ..partition.deal import Dealt
 from ..partition.layout import Layout
 from ..partition.migrate import regroup
 from ..scene.rows import Rows
@@ -16,9 +19,10 @@ def from_points(points, config, world, budget):
     """State and tree from sparse points that the root holds (others pass None). Collective.
 
     The root finds neighbour distances and deals the points evenly; every rank makes its share
-    of Gaussians, the tree is built from all of them, and they migrate to their cells. Ids are
-    places in the input, so they do not depend on ranks. budget: train.budget.Budget. Raises
-    UserError on all ranks where they do not fit one.
+    of Gaussians, the tree is built from all of them, and they migrate to their cells (strategy
+    gaussian has none: they are dealt by id). Ids are places in the input, so they do not depend
+    on ranks. budget: train.budget.Budget. Raises UserError on all ranks where they do not fit
+    one.
     """
     positions, colors, distances, ids = _deal(points, world)
     budget.check(world.exchange, len(ids))
@@ -26,12 +30,32 @@ def from_points(points, config, world, budget):
     gaussians = initial_gaussians(
         positions, colors, ids, distances, opacity, world.backend.real, scale
     )
-    cells = config.partition.cells or world.ranks
-    tree = first_tree(gaussians.means, cells, config.partition.skew, world.exchange)
+    if _deals(config):
+        tree = Dealt.single()
+    else:
+        cells = _cells(config, world)
+        tree = first_tree(gaussians.means, cells, config.partition.skew, world.exchange)
     rows = Rows(gaussians.columns())
     offsets = regroup(rows, tree, world.exchange)
     budget.check(world.exchange, len(rows))
     return State(rows, offsets, budget), tree
+
+
+def _deals(config):
+    """Whether Gaussians are dealt to ranks instead of cells."""
+    return config.exchange.strategy == GaussianExchange.name
+
+
+def _cells(config, world):
+    return config.partition.cells or world.ranks
+
+
+def _in_place(stored, world):
+    """Whether all ranks hold the rows of their cells: not where they were dealt, or where another
+    rank count wrote them. Collective."""
+    own = rank_of_cell(stored.cell, stored.tree.cells, world.ranks) == world.rank
+    away = np.array([stored.ranks != world.ranks or not own.all()], np.int64)
+    return not world.exchange.allreduce("figures", away, "max")[0]
 
 
 def _deal(points, world):
@@ -90,10 +114,12 @@ def from_checkpoint(folder, config, world, content_id, budget):
         columns.update({f"{moment}/{name}": array for name, array in moments.items()})
     state = State(Rows(columns), budget=budget)
     state.images_seen, state.step = stored.images_seen, stored.step
-    tree, cells = stored.tree, config.partition.cells or world.ranks
-    if tree.cells != cells:
+    tree, cells = stored.tree, _cells(config, world)
+    if _deals(config):
+        tree = Dealt.single()
+    elif tree.cells != cells:
         tree = new_tree(gaussians.means, state.seen, cells, config.partition, world.exchange)
-    if stored.ranks == world.ranks and tree is stored.tree:
+    if tree is stored.tree and _in_place(stored, world):
         local = Layout(tree, world.rank, world.ranks, np.zeros(1, np.int64)).local
         state.offsets = np.searchsorted(stored.cell, np.arange(local.start, local.stop + 1))
     else:

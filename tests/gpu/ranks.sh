@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the transports on 2, 3 and 4 ranks, whatever GPUs there are: ranks share them
-# where they are fewer, and what needs a GPU for each rank is skipped then.
+# Runs the tests of transports and strips on 2, 3 and 4 ranks, whatever GPUs there are: ranks share
+# them where they are fewer, and what needs a GPU for each rank is skipped then.
 #
 #   SPLAXEL_CUDA_MPI=DIR   the prefix of a CUDA-aware Open MPI: the same tests again with it
 #   RANKS="2 3 4"          rank counts
@@ -20,7 +20,8 @@ run() {
     echo "=== $ranks ranks, $(command -v mpirun)"
     SPLAXEL_EXPECT_TRANSPORT=$expected timeout -k 5 "$LIMIT" \
         mpirun -n "$ranks" "$@" python -m mpi4py -m pytest -q --color=no -m gpu \
-        -p no:cacheprovider tests/gpu/test_transports.py "${arguments[@]}" || failed=1
+        -p no:cacheprovider tests/gpu/test_transports.py tests/gpu/test_gaussian.py \
+        "${arguments[@]}" || failed=1
 }
 
 arguments=("$@")

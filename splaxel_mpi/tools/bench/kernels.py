@@ -171,7 +171,7 @@ def time_train_step(scene, backend, clock, comm):
     world = World(comm, comm, exchange_alone(backend), backend)
     count = len(scene.gaussians)
     state = State.fresh(scene.gaussians.map(backend.to_device), np.array([0, count]))
-    renderer = make_renderer(settings, world, Tree.single(), state)
+    renderer = make_renderer(settings, world, Tree.single(), state, None)
     optimizer = Optimizer(backend, training, 1.0, 1)
     steps, samples = make_steps(renderer, optimizer, training), base.Samples()
     photo = {}

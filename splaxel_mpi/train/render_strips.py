@@ -1,0 +1,60 @@
+"""The rendering stages where projected Gaussians travel and ranks draw strips of the image."""
+
+import time
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..compose.gaussian import GaussianExchange
+from .render import Renderer
+
+
+class StripRenderer(Renderer):
+    """Renderer of strategy gaussian: splats come to the tiles instead of partial pixels.
+
+    settings: the exchange section; the rest as for Renderer.
+    """
+
+    def __init__(self, backend, exchange, layout, settings, background, near, stop):
+        measured = settings.strips == "measured"
+        compositor = GaussianExchange(
+            backend, exchange, layout, background, settings.drop, measured
+        )
+        super().__init__(backend, exchange, layout, compositor, near, stop)
+        self.ghosts, self.measured = compositor, measured
+
+    def _rasterize(self, work, part, *limits):
+        """Tile lists and pixels of this rank's strip; no cell limits what it draws."""
+        mask = None
+        if self.layout.ranks > 1:
+            mask = self.backend.zeros(work.camera.tile_count, np.uint8)
+            mask[part.start : part.stop] = 1
+        with self._clock(part):
+            with self.timers("sort"):
+                part.lists = self.backend.tile_lists(part.splats, work.camera, None, mask)
+                part.held = self.backend.to_host(part.lists.tiles)
+            with self.timers("rasterize"):
+                part.partial = self.backend.rasterize(
+                    part.splats, part.lists, work.camera, self.stop
+                )
+
+    def _rasterize_backward(self, work, part, seed):
+        """See Renderer."""
+        with self._clock(part):
+            return super()._rasterize_backward(work, part, seed)
+
+    @contextmanager
+    def _clock(self, part):
+        """Add the time of a with block to part.seconds, where strips follow the time."""
+        if not self.measured:
+            yield
+            return
+        start = self._now()
+        yield
+        part.seconds += self._now() - start
+
+    def _now(self):
+        """Seconds, once the device has done what it was given."""
+        if self.backend.xp is not np:
+            self.backend.xp.cuda.get_current_stream().synchronize()
+        return time.perf_counter()
