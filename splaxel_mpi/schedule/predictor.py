@@ -1,8 +1,8 @@
 """Predicts the work of every cell on every view, for schedulers and plans (design section 7).
 
-Work = Gaussians that a cell draws in a view + pixel cost x pixels of the tiles it draws in. Both are
-known of a view that has been trained: what its last visit drew, the Gaussians scaled with the
-growth of the cell. Before its first visit they come from geometry: the share of a sample of
+Work = Gaussians that a cell draws in a view + pixel cost x pixels of the tiles it draws in. Both
+are known of a view that has been trained: what its last visit drew, the Gaussians scaled with
+the growth of the cell. Before its first visit they come from geometry: the share of a sample of
 the cell's Gaussians that is in the view, and the picture of the cell's content box.
 """
 
@@ -28,16 +28,19 @@ PIXEL_COST = {"host": 0.23, "cuda": 0.3}
 class WorkPredictor(Predictor):
     """Predictor of a training run.
 
-    views: list of data.base.View, all of them; place: function without arguments that returns
-    (gaussians, offsets, tree, boxes) where training stands: this rank's Gaussians, the rows of
-    its cells, the tree and its ContentBoxes; backend: theirs; near: view depth of the near
+    views: list of data.base.View, all of them; layout: function without arguments that gives the
+    present partition.layout.Layout; content: one that waits for what changes the Gaussians and
+    gives (this rank's Gaussians, ContentBoxes); backend: theirs; near: view depth of the near
     plane; pixel_cost: in visible Gaussians, None: PIXEL_COST of the backend; costs:
     costs.CostFit that corrects it during the run, or None.
     """
 
-    def __init__(self, views, exchange, place, backend, near, pixel_cost=None, costs=None):
+    def __init__(
+        self, views, exchange, layout, content, backend, near, pixel_cost=None, costs=None
+    ):
         self.cameras = [view.camera for view in views]
-        self.exchange, self.place, self.backend, self.near = exchange, place, backend, near
+        self.exchange, self.layout, self.content = exchange, layout, content
+        self.backend, self.near = backend, near
         self.pixel_cost = PIXEL_COST[backend.name] if pixel_cost is None else pixel_cost
         self.costs, self.drawn = costs, np.zeros(2)
         self.forget()
@@ -45,17 +48,16 @@ class WorkPredictor(Predictor):
     @property
     def shape(self):
         """Cells and ranks."""
-        return self.place()[2].cells, self.exchange.ranks
+        return self.layout().cells, self.layout().ranks
 
     def forget(self):
         """See base.Predictor.forget."""
-        offsets = self.place()[1]
-        shape = len(offsets) - 1, len(self.cameras), 3
+        shape = len(self._sizes()), len(self.cameras), 3
         self.visits = np.full(shape, UNKNOWN, np.float32)
 
     def observe(self, view, gaussians, pixels):
         """See base.Predictor.observe."""
-        self.visits[:, view] = np.stack([gaussians, pixels, np.diff(self.place()[1])], axis=1)
+        self.visits[:, view] = np.stack([gaussians, pixels, self._sizes()], axis=1)
         self.drawn += np.sum(gaussians), np.sum(pixels)
 
     def timed(self, seconds):
@@ -76,20 +78,24 @@ class WorkPredictor(Predictor):
 
     def prepare(self, views):
         """See base.Predictor.prepare."""
-        gaussians, offsets, tree, boxes = self.place()
-        sizes, _ = self.exchange.allgatherv(KIND, np.diff(offsets).astype(np.int64))
-        known = self._known(views, np.diff(offsets))
+        layout, own = self.layout(), self._sizes()
+        known = self._known(views, own)
         if self.costs is not None:
             self.pixel_cost = self.costs.pixel_cost(self.exchange, self.pixel_cost)
         geometry = None
         if (known[..., GAUSSIANS] < 0).any():
-            cameras = [self.cameras[view] for view in views]
-            sample = _sample(gaussians.means, offsets, self.backend.to_host)
+            cameras, (gaussians, boxes) = [self.cameras[view] for view in views], self.content()
+            sample = _sample(gaussians.means, layout.offsets, self.backend.to_host)
             sample = self.exchange.allgatherv(KIND, sample.ravel())[0]
-            sample = sample.reshape(tree.cells, SAMPLE, 3)
+            sample = sample.reshape(layout.cells, SAMPLE, 3)
+            sizes, _ = self.exchange.allgatherv(KIND, own)
             geometry = copy(boxes), cameras, sample, sizes, self.near
-        cost, ranks = self.pixel_cost, self.exchange.ranks
+        cost, ranks = self.pixel_cost, layout.ranks
         return lambda: _work(known, geometry, cost, ranks)
+
+    def _sizes(self):
+        """Gaussians of each own cell, (own cells,) int64."""
+        return np.diff(self.layout().offsets).astype(np.int64)
 
     def _known(self, views, sizes):
         """Gaussians and pixels of the last visits of views, all cells: (cells, n, 2) float32."""
