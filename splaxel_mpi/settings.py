@@ -149,8 +149,12 @@ class Train(Section):
         description="Images of a batch that share their collectives; more of them "
         "overlap better and take more memory.",
     )
-    order: Literal["fixed"] = Field(
-        "fixed", description="fixed: the view order comes from seed and epoch alone."
+    order: Literal["fixed", "one-view", "conflict-free", "balanced"] = Field(
+        "fixed",
+        description="Order of the views; fixed: from seed and epoch alone; one-view: the same, "
+        "one view at a time on all ranks; conflict-free: views that no rank has in common run "
+        "together; balanced: batches that give every rank the same work. The last ones depend "
+        "on the rank count.",
     )
     optimizer: Literal["dense", "selective"] = Field(
         "selective",
@@ -170,6 +174,23 @@ class Train(Section):
         "run ends, its checkpoints are whole; prune: such Gaussians go, with a warning.",
     )
     rates: Rates = Field(default_factory=Rates)
+
+
+class Schedule(Section):
+    """orders other than fixed"""
+
+    window: Positive = Field(
+        4096, description="Views that are arranged together; beyond them the order is random."
+    )
+    pixel_cost: Optional[Annotated[float, Field(ge=0)]] = Field(
+        None,
+        description="Work of a pixel, in visible Gaussians; null: as measured for the backend.",
+    )
+    measured: bool = Field(
+        False,
+        description="Fit pixel_cost to the times of the run itself. Runs then do not repeat: "
+        "their order follows the clock.",
+    )
 
 
 class Densify(Section):
@@ -396,6 +417,7 @@ class Config(Section):
     data: Data
     scene: Scene = Field(default_factory=Scene)
     train: Train = Field(default_factory=Train)
+    schedule: Schedule = Field(default_factory=Schedule)
     densify: Densify = Field(default_factory=Densify)
     boundary: Literal["exact", "filter", "none"] = Field(
         "exact",

@@ -1,5 +1,6 @@
 """A small city and short training runs for tests."""
 
+import shutil
 from pathlib import Path
 
 import h5py
@@ -71,3 +72,18 @@ def state_of(path):
         file.visititems(collect)
     order = np.argsort(found["gaussians/ids"])
     return {name: array[order] for name, array in found.items()}
+
+
+def stop_half_way(finished, folder):
+    """A copy of a run as it stood after its checkpoint at 24 images."""
+    shutil.copytree(finished, folder / "small")
+    last_checkpoint(folder / "small").unlink()
+    return folder / "small"
+
+
+def assert_same(one, two):
+    """Two checkpoints hold the same Gaussians, moments and statistics, bit for bit."""
+    one, two = state_of(one), state_of(two)
+    assert one.keys() == two.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, two[name], err_msg=name)

@@ -67,6 +67,7 @@ def state_of(rank, count, cells=1, kind=np.float32, images=10, cell=None):
     state.gradient_norm = rng.random(count).astype(kind)
     state.gradient_count = rng.integers(0, 2**40, count)
     state.cell = np.full(count, rank % cells if cell is None else cell, np.int32)
+    state.schedule = {"order": np.arange(5) + images, "bounds": np.array([3, 8])}
     state.extra = {"masks": rng.integers(0, 256, 3 * rank + 1).astype(np.uint8)}
     return state
 
@@ -88,6 +89,9 @@ def assert_replicated_equal(got, expected):
         assert getattr(got, name) == getattr(expected, name), name
     for name in ("origin", "background", "random_state"):
         assert getattr(got, name).tobytes() == getattr(expected, name).tobytes()
+    assert got.schedule.keys() == expected.schedule.keys()
+    for name, array in expected.schedule.items():
+        np.testing.assert_array_equal(got.schedule[name], array)
     for name in ("axis", "split", "left", "right"):
         assert np.array_equal(getattr(got.tree, name), getattr(expected.tree, name))
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runs import last_checkpoint, shared_folder, small_city, state_of, train
+from runs import (
+    assert_same, last_checkpoint, shared_folder, small_city, state_of, stop_half_way, train,
+)
 from splaxel_mpi.checkpoint.resume import load
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
@@ -175,18 +177,3 @@ def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
         a, b = found[f"gaussians/{name}"], expected[f"gaussians/{name}"]
         assert np.abs(a - b).max() <= 1e-10 * np.abs(b).max(), name
     comm.barrier()
-
-
-def stop_half_way(finished, folder):
-    """A copy of a run as it stood after its checkpoint at 24 images."""
-    shutil.copytree(finished, folder / "small")
-    last_checkpoint(folder / "small").unlink()
-    return folder / "small"
-
-
-def assert_same(one, two):
-    """Two checkpoints hold the same Gaussians, moments and statistics, bit for bit."""
-    one, two = state_of(one), state_of(two)
-    assert one.keys() == two.keys()
-    for name, array in one.items():
-        np.testing.assert_array_equal(array, two[name], err_msg=name)

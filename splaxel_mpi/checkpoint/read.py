@@ -257,6 +257,7 @@ class Reader:
             config=self.fact("config/effective"),
             config_chain=[chain[name] for name in sorted(chain)],
             versions=self.facts("versions"),
+            schedule=self.facts("schedule"),
             ranks=self.ranks,
             rank_offsets=self.rank_offsets,
             cell_offsets=self.cell_offsets,

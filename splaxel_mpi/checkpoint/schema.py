@@ -114,6 +114,8 @@ def facts_of(state, slabs, comm):
         facts[f"config/chain/{number:04d}"] = text
     for name, value in state.order.items():
         facts[f"order/{name}"] = np.float64(value) if isinstance(value, float) else np.int64(value)
+    for name, array in state.schedule.items():
+        facts[f"schedule/{name}"] = np.asarray(array, np.int64)
     for name, text in state.versions.items():
         facts[f"versions/{name}"] = str(text)
     # The reader goes by this list: a damaged group would otherwise look empty.

@@ -23,6 +23,8 @@ from ..progress import Progress
 from ..scene.initialise import scene_extent
 from ..scene.ply import write_ply
 from ..schedule import make_scheduler
+from ..schedule.costs import CostFit
+from ..schedule.predictor import WorkPredictor
 from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
@@ -138,13 +140,14 @@ def prepare(config, resume, world, data, cache, folder):
     )
     trainer.densifier = _densifier(config, world, data.extent)
     trainer.steps = make_steps(
-        trainer.renderer, trainer.optimizer, config.train, trainer.densifier
+        trainer.renderer, trainer.optimizer, config.train, trainer.densifier,
+        trainer.observe,
     )
     if isinstance(trainer.steps, OneRank):
         trainer.photos = DeviceImages(cache, world.backend)
         guard.every = guard.SELDOM
-    trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
+    trainer.scheduler = _scheduler(trainer, stored)
     facts = dict(
         seed=config.run.seed,
         origin=data.origin,
@@ -166,6 +169,27 @@ def _densifier(config, world, extent):
         logger.info("densify.method %s moves every Gaussian in every step: train.optimizer %s is "
                     "taken as dense", densifier.name, config.train.optimizer)
     return densifier
+
+
+def _scheduler(trainer, stored):
+    """Scheduler of the settings, where a checkpoint (None: the beginning) left it."""
+    config, world, settings = trainer.config, trainer.world, trainer.config.schedule
+
+    def content():
+        trainer.settle()
+        return trainer.state.gaussians, trainer.boxes
+
+    predictor = WorkPredictor(
+        trainer.views, world.exchange, lambda: trainer.renderer.layout, content, world.backend,
+        config.render.near, settings.pixel_cost, CostFit() if settings.measured else None,
+    )
+    scheduler = make_scheduler(
+        config.train.order, trainer.train, config.run.seed, trainer.batch, settings.window,
+        config.train.chunk, predictor,
+    )
+    if stored:
+        scheduler.restore(stored.schedule, stored.extra, stored.images_seen)
+    return scheduler
 
 
 def make_renderer(config, world, tree, state, boxes):

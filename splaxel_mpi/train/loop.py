@@ -4,6 +4,7 @@ from ..evaluate.heldout import evaluate
 from ..partition.balance import rebalance
 from ..partition.layout import Layout
 from ..schedule.events import crossed
+from ..schedule.predictor import observed
 from .pressure import give_up, relieve
 
 # Images between looks at whether Gaussians have left the content boxes: boxes predict, so a few
@@ -63,16 +64,28 @@ class Trainer:
         """One batch; the last one of a run may be smaller."""
         total = self.config.train.images
         size = min(self.batch, total - before)
+        self.scheduler.begin(before)
         indices = self.scheduler.batch(before, size)
         upcoming = self.scheduler.batch(before + size, min(self.batch, total - before - size))
         with self.renderer.timers("photographs"):
             photos = self.photos.fetch(sorted(set(indices)), sorted(set(upcoming)))
-        views = [self.views[i] for i in indices]
-        shares = self.steps.step(self.state, views, photos, self.degree)
+        views, began = [self.views[i] for i in indices], self._computed()
+        chunks = self.scheduler.chunks(before, size)
+        shares = self.steps.step(self.state, views, photos, self.degree, chunks)
+        self.scheduler.timed(self._computed() - began)
         self.recorder.add(views, shares)
         with self.renderer.timers("guard"):
             self.guard.watch(views, self.state.images_seen, self.renderer.take_gradient_sums())
             self.guard.hear(shares)
+
+    def observe(self, view, work):
+        """Tell the scheduler what this rank drew in a view, compose.base.ViewWork."""
+        self.scheduler.observe(view.index, *observed(work))
+
+    def _computed(self):
+        """Seconds of stages less those inside collectives, for differences."""
+        stages = sum(self.renderer.timers.seconds.values())
+        return stages - sum(self.world.exchange.seconds.values())
 
     def _events(self, before, after):
         """What lies between two image counts."""
@@ -91,8 +104,9 @@ class Trainer:
         if check:
             self.check_balance()
         if report:
-            rate = self.optimizer.rate("means", after)
-            self.recorder.report(self.state, self.renderer, {"position_rate": rate})
+            figures = dict(position_rate=self.optimizer.rate("means", after))
+            figures.update(self.scheduler.figures(after))
+            self.recorder.report(self.state, self.renderer, figures)
             if last or self.recorder.images >= len(self.train):
                 self.recorder.check_visible(self.state)
         self.recorder.tick(after)
@@ -151,6 +165,7 @@ class Trainer:
             self.tree, done = rebalance(self.state, self.tree, settings, exchange)
         if done:
             self.set_layout()
+            self.scheduler.repartitioned(self.state.images_seen)
             self.recorder.repartitioned(done, self.state)
 
     def set_layout(self):

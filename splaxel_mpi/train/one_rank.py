@@ -54,8 +54,8 @@ class OneRank:
         self.shares = [np.zeros((0, 3))]
         self.bound = False
 
-    def step(self, state, views, photos, degree):
-        """See Steps.step; photos: arrays of the device."""
+    def step(self, state, views, photos, degree, chunks=None):
+        """See Steps.step; photos: arrays of the device. Views go one after another."""
         with self.renderer.timers("step"):
             self._bind(state)
             self._look(AHEAD)

@@ -70,15 +70,15 @@ class Recorder:
         local = np.array([sum(self.world.exchange.bytes.values())], np.int64)
         return self.moved + int(self.world.exchange.allreduce("figures", local)[0])
 
-    def report(self, state, renderer, rates):
-        """Reduce what was collected over ranks and write it. Collective.
+    def report(self, state, renderer, figures):
+        """Reduce what was collected over ranks and write it, and figures by name. Collective.
 
         Losses that are not finite are left out: they are the guard's to tell.
         """
         exchange = self.world.exchange
-        figures = exchange.allreduce("figures", np.concatenate(self.shares))
-        figures = figures[np.isfinite(figures).all(1)]
-        l1, dissimilarity, error = figures.mean(0) if len(figures) else (math.nan,) * 3
+        losses = exchange.allreduce("figures", np.concatenate(self.shares))
+        losses = losses[np.isfinite(losses).all(1)]
+        l1, dissimilarity, error = losses.mean(0) if len(losses) else (math.nan,) * 3
         names, ranks = self._gather(self._rank_figures(state, renderer))
         self.visible += int(ranks[:, names.index("visible")].sum())
         if self.world.is_root:
@@ -91,7 +91,7 @@ class Recorder:
                 ssim=1 - dissimilarity,
                 psnr=-10 * math.log10(max(error, 1e-12)),
                 images_per_second=len(self.views) / (time.perf_counter() - self.last),
-                **rates,
+                **figures,
             )
             row.update(self._spread(names, ranks))
             self.series.append(row)

@@ -23,6 +23,7 @@ class Saver:
         trainer.recorder.flush()  # a run that goes on from here has the metrics up to here
         world, state, config = trainer.world, trainer.state, trainer.config
         history, host = trainer.recorder.history(), world.backend.to_host
+        schedule, extra = trainer.scheduler.state()
         stored = Checkpoint(
             gaussians=state.gaussians.map(host),
             first={name: host(array) for name, array in state.first.items()},
@@ -40,6 +41,8 @@ class Saver:
             sh_degree=trainer.degree,
             random_state=np.zeros(0, np.int64),
             versions=versions(),
+            schedule=schedule,
+            extra=extra,
             **self.facts,
         )
         save(checkpoint_path(self.folder, state.images_seen), stored, world.comm)

@@ -12,34 +12,43 @@ from .one_rank import OneRank
 log = logging.getLogger(__name__)
 
 
-def forward_backward(renderer, gaussians, views, photos, degree, settings, gradients):
+def forward_backward(
+    renderer, gaussians, views, photos, degree, settings, gradients, chunks=None, observe=None
+):
     """Losses of a batch, and gradients of all its views added to ``gradients``.
 
     views: list of data.base.View; photos: {view index: (height, width, 3) uint8}; settings:
-    the train section (chunk, ssim_weight). Collective. Returns (views, 3) float64 of this
-    rank's shares: L1, 1 - SSIM, squared error. Parameters do not change, so chunks only bound
-    memory and share collectives; the result does not depend on their size. A rank that is alone
-    and finds no memory for a chunk takes its views one by one.
+    the train section (chunk, ssim_weight); chunks: views of each chunk, None: settings.chunk;
+    observe: function (view, compose.base.ViewWork), called once a view has gone both ways.
+    Collective. Returns (views, 3) float64 of this rank's shares: L1, 1 - SSIM, squared error.
+    Parameters do not change, so chunks only bound memory and share collectives; the result does
+    not depend on their size. A rank that is alone and finds no memory for a chunk takes its
+    views one by one.
     """
-    shares, done, chunk = [], 0, settings.chunk
+    shares, done = [], 0
+    sizes = list(chunks or [settings.chunk] * len(views))
     while done < len(views):
-        part = views[done : done + chunk]
+        part = views[done : done + sizes[0]]
         try:
-            shares += _chunk(renderer, gaussians, part, photos, degree, settings, gradients)
+            rows, works = _chunk(renderer, gaussians, part, photos, degree, settings, gradients)
         except MemoryError:
             # gradients grow at the very end of a chunk, where no large array is made
             if len(part) == 1 or renderer.layout.ranks > 1:
                 raise
             log.warning("no memory for %d views at a time: they are taken one by one", len(part))
             release(renderer.backend.xp)
-            chunk = 1
+            sizes = [1] * (len(views) - done)
             continue
+        for view, work in zip(part, works) if observe else ():
+            observe(view, work)
+        shares += rows
         done += len(part)
+        del sizes[0], works
     return np.array(shares, np.float64).reshape(-1, 3)
 
 
 def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
-    """forward_backward of views that share their collectives; a list of shares."""
+    """forward_backward of views that share their collectives; (list of shares, works)."""
     cameras, rules = [view.camera for view in views], [training] * len(views)
     works, composed = renderer.draw(gaussians, cameras, degree, rules)
     with renderer.timers("loss"):
@@ -50,33 +59,36 @@ def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
     renderer.back_propagate(
         gaussians, works, composed, [loss.gradient for loss in losses], degree, gradients
     )
-    return [(loss.l1, loss.dissimilarity, loss.error) for loss in losses]
+    return [(loss.l1, loss.dissimilarity, loss.error) for loss in losses], works
 
 
 class Steps:
     """One update after another. renderer, optimizer: see there; settings: the train section;
-    densifier: whose part of every step is done, None for none."""
+    densifier: whose part of every step is done, None for none; observe: as for
+    forward_backward, or None."""
 
-    def __init__(self, renderer, optimizer, settings, densifier=None):
+    def __init__(self, renderer, optimizer, settings, densifier=None, observe=None):
         self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
-        self.densifier = densifier
+        self.densifier, self.observe, self.shrunk = densifier, observe, False
 
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
-        shrunk = self.settings.chunk > 1
+        before, self.shrunk = self.shrunk or self.settings.chunk == 1, True
         self.settings = self.settings.model_copy(update={"chunk": 1})
-        return shrunk
+        return not before
 
-    def step(self, state, views, photos, degree):
+    def step(self, state, views, photos, degree, chunks=None):
         """One optimizer update from a batch.
 
-        photos: {view index: (height, width, 3) uint8}; degree: SH bands used. Collective.
+        photos: {view index: (height, width, 3) uint8}; degree: SH bands used; chunks: as for
+        forward_backward. Collective.
         Returns this rank's shares of the losses, as forward_backward, of all views whose losses
         are known by now and were not returned before, in order.
         """
         gradients = state.gradients()
         shares = forward_backward(
-            self.renderer, state.gaussians, views, photos, degree, self.settings, gradients
+            self.renderer, state.gaussians, views, photos, degree, self.settings, gradients,
+            None if self.shrunk else chunks, self.observe,
         )
         before, after = state.images_seen, state.images_seen + len(views)
         with self.renderer.timers("adam"):
@@ -95,9 +107,12 @@ class Steps:
         return np.zeros((0, 3))
 
 
-def make_steps(renderer, optimizer, settings, densifier=None):
+def make_steps(renderer, optimizer, settings, densifier=None, observe=None):
     """Steps for a rank: those that never wait for the device where they are to be had. The
-    renderer and the optimizer are set to what the densifier (None: none) needs."""
+    renderer and the optimizer are set to what the densifier (None: none) needs.
+
+    observe: as for Steps; one rank alone has nothing to schedule and does not call it.
+    """
     if densifier:
         renderer.absolute = densifier.needs_absolute
         optimizer.dense |= densifier.needs_dense
@@ -109,4 +124,4 @@ def make_steps(renderer, optimizer, settings, densifier=None):
         )
     if running:
         return OneRank(renderer, optimizer, running, densifier)
-    return Steps(renderer, optimizer, settings, densifier)
+    return Steps(renderer, optimizer, settings, densifier, observe)
