@@ -16,12 +16,17 @@ log = logging.getLogger(__name__)
 
 # A split Gaussian becomes two of this fraction of its size, as 3DGS has it.
 SPLIT_SHRINK = 1.6
+# Pruned Gaussians above this opacity may have hidden what is behind them: each leaves at least
+# 1 / (1 - 0.1) of the light that it received, and their removal adds up over a pixel. Halves and
+# clones stand where their parents did; what shines through them is found at the next visits.
+OPAQUE = 0.1
 
 
 class AdaptiveDensity(Densifier):
     """ADC on this rank's Gaussians."""
 
     name = "adc"
+    opens = ("opaque", "reset")
 
     def __init__(self, settings, extent, seed):
         self.settings, self.extent, self.seed = settings, extent, seed
@@ -47,11 +52,11 @@ class AdaptiveDensity(Densifier):
 
     def apply(self, state, before, after, total, exchange):
         """See Densifier.apply."""
-        done = dict(cloned=0, split=0, pruned=0, reset=0)
+        done = dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
         event = self._growth(before, after, total)
         if event is not None:
             done.update(self._grow(state, event))
-            done["pruned"] = self._prune(state, event)
+            done.update(self._prune(state, event))
             state.norm[:], state.count[:] = 0, 0
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
@@ -71,9 +76,11 @@ class AdaptiveDensity(Densifier):
         return dict(cloned=len(clone), split=len(split))
 
     def _prune(self, state, images):
-        """Drop Gaussians that are nearly transparent, oversized or not finite."""
+        """Drop Gaussians that are nearly transparent, oversized or not finite. Counts of them, and
+        of the opaque ones among them."""
         gaussians, settings, xp = state.gaussians, self.settings, module_of(state.norm)
-        keep = 1 / (1 + xp.exp(-gaussians.opacities[:, 0])) >= settings.prune_opacity
+        opacity = 1 / (1 + xp.exp(-gaussians.opacities[:, 0]))
+        keep = opacity >= settings.prune_opacity
         finite = xp.ones(len(gaussians), bool)
         for _, array in gaussians.groups():
             finite &= xp.isfinite(array).all(1)
@@ -83,8 +90,9 @@ class AdaptiveDensity(Densifier):
         # sizes are trusted only after a reset has thinned out what hides behind opaque ones
         if settings.reset_every and images > settings.reset_every:
             keep &= xp.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent
+        opaque = int((~keep & ~(opacity < OPAQUE)).sum())
         state.replace(keep, None)
-        return int(len(keep) - keep.sum())
+        return dict(pruned=int(len(keep) - keep.sum()), opaque=opaque)
 
     def _reset(self, state):
         """Lower every opacity to reset_opacity and forget its moments."""

@@ -10,6 +10,7 @@ class Densifier:
     """
 
     name = ""
+    opens = ()  # counts of apply() that let light through where there was none
 
     def due(self, before, after, total):
         """True when an event lies between two image counts (before < event <= after)."""
@@ -18,7 +19,7 @@ class Densifier:
     def apply(self, state, before, after, total, exchange):
         """Change the rows of ``state`` in place. Collective over the ranks of ``exchange``.
 
-        Returns a dict of counts: cloned, split, pruned, reset. Rows are then out of cell
+        Returns a dict of counts: cloned, split, pruned, opaque (among them), reset. Rows are then out of cell
         order; the caller migrates them.
         """
         raise NotImplementedError
