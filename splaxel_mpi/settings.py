@@ -208,6 +208,27 @@ class Render(Section):
     )
 
 
+class Saturation(Section):
+    """tiles that are dark before a cell's light reaches them"""
+
+    enabled: bool = Field(
+        True,
+        description="Cells leave such tiles of a view from its next visit on; has no effect on a "
+        "single cell.",
+    )
+    # above 1e-1 cells behind a nearly opaque one would visibly lack
+    threshold: float = Field(
+        1e-4, gt=0, le=1e-1,
+        description="Transmittance below which a tile is dark, in all its pixels; at least "
+        "render.stop.",
+    )
+    reevaluate: Literal["never", "residual", "always"] = Field(
+        "residual",
+        description="When cells come back; never: when masks are cleared; residual: where the "
+        "light that is left would reach through to them; always: wherever any light is left.",
+    )
+
+
 class Partition(Section):
     """cells of the k-d tree"""
 
@@ -314,6 +335,7 @@ class Config(Section):
         "covers the pixel; none: drawn by their own cell, out of order.",
     )
     render: Render = Field(default_factory=Render)
+    saturation: Saturation = Field(default_factory=Saturation)
     partition: Partition = Field(default_factory=Partition)
     exchange: ExchangeSection = Field(default_factory=ExchangeSection)
     mpi: Mpi = Field(default_factory=Mpi)

@@ -22,6 +22,7 @@ from ..progress import Progress
 from ..scene.initialise import scene_extent
 from ..scene.ply import write_ply
 from ..schedule import make_scheduler
+from ..visibility.saturation import make_saturation
 from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
@@ -126,6 +127,9 @@ def prepare(config, resume, world, data, cache, folder):
     )
     trainer.state, trainer.tree, trainer.boxes = state, tree, boxes
     trainer.renderer = make_renderer(config, world, tree, state, boxes)
+    if stored and trainer.renderer.saturation:
+        cameras = [view.camera for view in data.views]
+        trainer.renderer.saturation.restore(stored.extra, trainer.renderer.layout, cameras)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
     trainer.steps = make_steps(trainer.renderer, trainer.optimizer, config.train)
     if isinstance(trainer.steps, OneRank):
@@ -155,7 +159,10 @@ def make_renderer(config, world, tree, state, boxes):
     )
     near, stop = config.render.near, config.render.stop
     boundary = make_boundary(config.boundary, boxes, near)
-    return Renderer(world.backend, world.exchange, layout, compositor, near, stop, boundary)
+    saturation = make_saturation(config.saturation, tree.cells, stop)
+    return Renderer(
+        world.backend, world.exchange, layout, compositor, near, stop, boundary, saturation
+    )
 
 
 def _recorder(config, world, folder, state, stored):
@@ -185,6 +192,8 @@ def finish(trainer, data, folder):
     """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective."""
     world, recorder = trainer.world, trainer.recorder
     seconds, rate = recorder.seconds, recorder.images_per_second
+    if trainer.renderer.saturation:
+        logger.info(trainer.renderer.saturation.describe(world.exchange))
     moved = recorder.total_bytes()
     trainer.save(trainer)
     quality = trainer.evaluate(folder / "pictures")

@@ -97,7 +97,9 @@ class Trainer:
             self.state.migrate(self.tree, exchange)
         self.set_layout()
         self.update_boxes(self.boxes.update)
-        self.recorder.densified(done, self.state)
+        total = self.recorder.densified(done, self.state)
+        if self.renderer.saturation and any(total[name] for name in self.densifier.opens):
+            self.renderer.saturation.clear()
 
     def update_boxes(self, method):
         """Bring the content boxes up to date, by their method update or refresh. Collective. A

@@ -22,6 +22,7 @@ class Saver:
         """Write a checkpoint of where the trainer stands. Collective."""
         trainer.recorder.flush()  # a run that goes on from here has the metrics up to here
         world, state, config = trainer.world, trainer.state, trainer.config
+        saturation = trainer.renderer.saturation
         history, host = trainer.recorder.history(), world.backend.to_host
         stored = Checkpoint(
             gaussians=state.gaussians.map(host),
@@ -39,6 +40,7 @@ class Saver:
             sh_degree=trainer.degree,
             random_state=np.zeros(0, np.int64),
             versions=versions(),
+            extra=saturation.state(world.exchange, trainer.renderer.layout) if saturation else {},
             **self.facts,
         )
         save(checkpoint_path(self.folder, state.images_seen), stored, world.comm)
