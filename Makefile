@@ -12,7 +12,7 @@ help:
 	@echo "make env      virtual environment .venv: MPI, parallel HDF5, this package"
 	@echo "make demo     train a small synthetic city on 4 ranks; results in runs/city"
 	@echo "make test     all tests: serial, then on 2, 3 and 4 ranks"
-	@echo "make test-gpu tests of the CUDA backend, on a machine with a GPU"
+	@echo "make test-gpu tests of the CUDA backend, on a machine with a GPU or several"
 	@echo "make bench    time the rasterizer"
 	@echo "make clean    remove .venv and all that was built; keep runs/, scenes/, wheelhouse/"
 
@@ -22,10 +22,14 @@ env:
 test: env
 	@tools/test.sh
 
-test-gpu: env
-	@$(ACTIVATE) && python -c "import cupy" 2>/dev/null || \
-	    { echo "test-gpu: needs CuPy: .venv/bin/pip install -e '.[cuda]'" >&2; exit 2; }
-	@$(ACTIVATE) && python -m pytest -q -m gpu tests/gpu
+# With the Python of .venv or, where that cannot be made, with the one at hand: no network, no
+# parallel HDF5.
+test-gpu:
+	@. tools/mpi-env.sh; if [ -d .venv ]; then . .venv/bin/activate; fi; \
+	    python -c "import cupy, pytest, mpi4py" 2>/dev/null || \
+	    { echo "test-gpu: pip install -e '.[cuda,test]' first" >&2; exit 2; }; \
+	    python setup.py -q build_ext --inplace && python -m pytest -q -m gpu tests/gpu && \
+	    tests/gpu/ranks.sh
 
 demo: env
 	@tools/demo.sh

@@ -9,6 +9,7 @@ import click
 from . import __version__
 from .errors import UserError
 from .mpi import launcher
+from .tools.bench.command import bench
 
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
@@ -185,9 +186,9 @@ def kernels():
 
 
 @kernels.command(epilog=STATUSES)
-@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100",
+@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100,sm_120",
               help="GPU architectures, comma separated (A100: sm_80, H100 and H200: sm_90, "
-              "B200: sm_100).")
+              "B200: sm_100, RTX 50: sm_120).")
 @click.option("--out", metavar="DIR", required=True, help="Folder for the binaries.")
 def build(arch, out):
     """Compile the kernels into DIR, for GPU nodes that have no compiler.
@@ -207,7 +208,7 @@ def build(arch, out):
 
 
 @kernels.command(epilog=STATUSES)
-@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100",
+@click.option("--arch", metavar="LIST", default="sm_80,sm_90,sm_100,sm_120",
               help="GPU architectures, comma separated.")
 def report(arch):
     """Print what each kernel takes on each architecture.
@@ -223,6 +224,11 @@ def report(arch):
     from .tools import kernels as tool
 
     tool.report(tool.architectures(arch), click.echo)
+
+
+cli.add_command(bench)
+for one in (bench, *bench.commands.values()):
+    one.epilog = STATUSES
 
 
 def main(arguments=None):

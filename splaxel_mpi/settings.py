@@ -255,10 +255,12 @@ class ExchangeSection(Section):
 class Mpi(Section):
     """transport and devices"""
 
-    transport: Literal["auto", "host", "staged"] = Field(
+    transport: Literal["auto", "host", "staged", "cuda-aware", "nccl"] = Field(
         "auto",
-        description="How data leaves a rank; host: from host memory; staged: device arrays "
-        "through page-locked host memory; auto: what fits the backend.",
+        description="How data leaves a rank; host: from host memory; cuda-aware: device memory "
+        "by MPI; nccl: device memory by NCCL, one GPU a rank; staged: device arrays through "
+        "page-locked host memory; auto: for devices the first of cuda-aware, nccl, staged that "
+        "works when it is tried.",
     )
     share_gpu: bool = Field(False, description="Several ranks may use one GPU.")
 

@@ -84,11 +84,16 @@ def random_seeds(camera, seed=3):
 def cut_off_pixels(splats, camera):
     """Pixels where a rounding may decide whether a splat is drawn: alpha next to 1/255."""
     near = np.zeros((camera.height, camera.width), bool)
-    for splat in splats.data:
-        x, y = reference.pixel_centres(camera)
-        dx, dy = x - splat[0], y - splat[1]
+    x, y = reference.pixel_centres(camera)
+    # whole pixels around the box of each splat, in which all its cut-offs lie
+    boxes = splats.data[:, [0, 1, 0, 1]] + [[-1, -1, 1, 1]] * splats.data[:, [10, 11, 10, 11]]
+    sides = [camera.width, camera.height] * 2
+    boxes = np.clip(np.nan_to_num(boxes) + [-2, -2, 2, 2], 0, sides).astype(int)
+    for splat, (left, top, right, bottom) in zip(splats.data.astype(np.float64), boxes):
+        window = slice(top, bottom), slice(left, right)
+        dx, dy = x[window] - splat[0], y[window] - splat[1]
         q = 0.5 * (splat[2] * dx**2 + splat[4] * dy**2) + splat[3] * dx * dy
-        near |= np.abs(255 * splat[5] * np.exp(-q) - 1) < 1e-4
+        near[window] |= np.abs(255 * splat[5] * np.exp(-q) - 1) < 1e-4
     return near
 
 

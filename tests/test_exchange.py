@@ -1,4 +1,4 @@
-"""The host transport against what numpy computes from every rank's data."""
+"""The transports on host memory: their contract, and which one is chosen."""
 
 import time
 from types import SimpleNamespace
@@ -6,57 +6,45 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import contract
 from splaxel_mpi.errors import UserError
-from splaxel_mpi.mpi import host
+from splaxel_mpi.mpi import buffers, cuda_aware, host, transport
 from splaxel_mpi.mpi.host import HostExchange
 from splaxel_mpi.mpi.transport import make_exchange
+from transports import HostCudaAware, HostNccl, HostStaged
 
-TYPES = ["bool", "uint8", "int32", "int64", "float16", "float32", "float64"]
-
-
-def counts_of(rank, ranks):
-    """Items that a rank sends to each: some nothing, rank 1 nothing at all."""
-    return np.array([0 if rank == 1 else (3 * rank + 5 * to) % 4 for to in range(ranks)])
+KINDS = [HostExchange, HostStaged, HostCudaAware, HostNccl]
 
 
-def segment(sender, receiver, count, dtype):
-    return (1000 * sender + 100 * receiver + np.arange(count)).astype(dtype)
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+def exchange(request, comm):
+    """Each transport, those of device arrays on host memory."""
+    return request.param(comm)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_alltoallv(comm, dtype, known):
-    ranks, rank = comm.size, comm.rank
-    counts = counts_of(rank, ranks)
-    expected = np.array([counts_of(sender, ranks)[rank] for sender in range(ranks)])
-    data = np.concatenate([segment(rank, to, n, dtype) for to, n in enumerate(counts)])
-    exchange = HostExchange(comm)
-    got, received = exchange.alltoallv("test", data, counts, expected if known else None)
-    assert got.dtype == np.dtype(dtype) and received.dtype == np.int64
-    np.testing.assert_array_equal(received, expected)
-    np.testing.assert_array_equal(
-        got, np.concatenate([segment(s, rank, n, dtype) for s, n in enumerate(expected)])
-    )
-    sent = (counts.sum() - counts[rank]) * data.itemsize
-    assert exchange.bytes["test"] == sent + (0 if known else 8 * (ranks - 1))
-    assert exchange.seconds["test"] > 0 and "test" not in exchange.waited
+@pytest.mark.parametrize("dtype", contract.TYPES)
+def test_alltoallv(exchange, dtype, known):
+    contract.check_alltoallv(exchange, dtype, known)
 
 
 @pytest.mark.mpi
-def test_alltoallv_of_nothing_and_of_own_items(comm):
-    exchange = HostExchange(comm)
-    zeros = np.zeros(comm.size, np.int64)
-    got, received = exchange.alltoallv("test", np.empty(0, np.float32), zeros)
-    assert len(got) == 0 and not received.any()
-    own = zeros.copy()
-    own[comm.rank] = 5
-    data = np.arange(5.0)
-    got, received = exchange.alltoallv("own", data, own, own)
-    np.testing.assert_array_equal(got, data)
-    assert exchange.bytes["own"] == 0
-    got[:] = -1
-    assert data[1] == 1, "the result must not share memory with what was sent"
+def test_long_segments_bypass_the_buffers(exchange, monkeypatch):
+    for module in (buffers, cuda_aware):
+        monkeypatch.setattr(module, "KEPT_BYTES", 64)
+    for scale in (1, 100, 2):
+        contract.check_alltoallv(exchange, "int64", True, scale=scale)
+
+
+@pytest.mark.mpi
+def test_alltoallv_of_nothing_and_of_own_items(exchange):
+    contract.check_own_items(exchange)
+
+
+@pytest.mark.mpi
+def test_results_stay(exchange):
+    contract.check_results_stay(exchange)
 
 
 @pytest.mark.mpi
@@ -75,42 +63,17 @@ def test_alltoallv_refuses_what_does_not_fit(comm):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("dtype", TYPES)
-def test_gathers(comm, dtype):
-    exchange = HostExchange(comm)
-    block = (np.arange(6).reshape(2, 3) + comm.rank).astype(dtype)
-    got = exchange.allgather("equal", block)
-    assert got.dtype == block.dtype
-    for rank in range(comm.size):
-        np.testing.assert_array_equal(got[rank], (np.arange(6).reshape(2, 3) + rank).astype(dtype))
-    # rank 0 has nothing
-    got, counts = exchange.allgatherv("flat", segment(comm.rank, 0, comm.rank, dtype))
-    np.testing.assert_array_equal(counts, np.arange(comm.size))
-    np.testing.assert_array_equal(
-        got, np.concatenate([segment(rank, 0, rank, dtype) for rank in range(comm.size)])
-    )
-    assert exchange.bytes["equal"] == block.nbytes * (comm.size - 1)
+@pytest.mark.parametrize("dtype", contract.TYPES)
+def test_gathers(exchange, dtype):
+    contract.check_gathers(exchange, dtype)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("op", ["sum", "min", "max"])
-@pytest.mark.parametrize("dtype", TYPES[1:])
-def test_allreduce(comm, dtype, op, monkeypatch):
+@pytest.mark.parametrize("dtype", contract.TYPES[1:])
+def test_allreduce(exchange, dtype, op, monkeypatch):
     monkeypatch.setattr(host, "REDUCTION_BYTES", 64)  # several blocks
-    values = [
-        (np.random.default_rng(rank).standard_normal((7, 11)) * 10.0 ** (rank % 3)).astype(dtype)
-        for rank in range(comm.size)
-    ]
-    combine = {"sum": np.add, "min": np.minimum, "max": np.maximum}[op]
-    expected = values[0].copy()
-    for value in values[1:]:
-        expected = combine(expected, value)
-    mine = values[comm.rank].copy()
-    got = HostExchange(comm).allreduce("test", mine, op)
-    # bitwise: the order of the sum is part of the contract
-    np.testing.assert_array_equal(got, expected)
-    assert got.dtype == np.dtype(dtype)
-    np.testing.assert_array_equal(mine, values[comm.rank])
+    contract.check_allreduce(exchange, dtype, op)
 
 
 @pytest.mark.mpi
@@ -137,8 +100,9 @@ def test_nan_of_one_rank_reaches_all(comm, op):
 
 
 @pytest.mark.mpi
-def test_waiting_is_told_from_transfer(comm):
-    exchange = HostExchange(comm, measure_wait=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_waiting_is_told_from_transfer(comm, kind):
+    exchange = kind(comm, measure_wait=True)
     comm.Barrier()
     if comm.rank == 0:
         time.sleep(0.3)
@@ -159,15 +123,117 @@ def test_one_rank(comm):
     assert not any(exchange.bytes.values())
 
 
-def test_choice_of_transport(comm):
+def test_choice_for_host_memory(comm):
     backend = SimpleNamespace(name="host", xp=np)
-    for name in ("auto", "host"):
+    for name in ("auto", "host", "nccl"):
         exchange = make_exchange(name, backend, comm, measure_wait=True)
         assert type(exchange) is HostExchange and exchange.measure_wait
     for name in ("carrier-pigeon", "base", "world"):
         with pytest.raises(UserError, match=f"no transport called '{name}'"):
             make_exchange(name, backend, comm)
     device = SimpleNamespace(name="cuda", xp=object())
-    assert make_exchange("auto", device, comm).name == "staged"
     with pytest.raises(UserError, match="set mpi.transport=staged"):
         make_exchange("host", device, comm)
+
+
+DEVICE = SimpleNamespace(
+    name="cuda", xp=object(), real=np.float32, device=SimpleNamespace(id=0),
+    to_device=np.asarray, to_host=np.asarray,
+)
+
+
+@pytest.fixture
+def choose(comm, monkeypatch, caplog):
+    """Function (what is wrong with cuda-aware, with nccl) -> (name that auto takes, the line)."""
+    kinds = {kind.name: kind for kind in (HostStaged, HostCudaAware, HostNccl)}
+    monkeypatch.setattr(transport, "_find", kinds.get)
+
+    def choose(cuda_aware=None, nccl=None, untrusted=None):
+        monkeypatch.setattr(HostCudaAware, "unfit", lambda comm, backend: cuda_aware)
+        monkeypatch.setattr(HostCudaAware, "untrusted", lambda comm, backend: untrusted)
+        monkeypatch.setattr(HostNccl, "unfit", lambda comm, backend: nccl)
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            exchange = make_exchange("auto", DEVICE, comm)
+        assert not any(exchange.bytes.values()), "the trial counts as traffic"
+        lines = [record.getMessage() for record in caplog.records]
+        assert len(lines) == (comm.rank == 0)
+        return exchange.name, "".join(lines)
+
+    return choose
+
+
+@pytest.mark.mpi(min_size=2)
+def test_auto_takes_the_best_that_works(choose, comm):
+    assert choose()[0] == "cuda-aware"
+    name, line = choose(cuda_aware="MPI 1 takes no device memory")
+    assert name == "nccl"
+    if comm.rank == 0:
+        assert line == "transport: nccl (not cuda-aware: MPI 1 takes no device memory)"
+    name, line = choose(untrusted="a child process was ended by SIGSEGV", nccl="no NCCL")
+    assert name == "staged"
+    if comm.rank == 0:
+        assert "not cuda-aware: a child process was ended by SIGSEGV; not nccl: no NCCL" in line
+
+
+@pytest.mark.mpi(min_size=2)
+def test_auto_checks_what_arrives(choose, comm, monkeypatch):
+    """One rank gets something else than was sent; another transport fails with an error."""
+
+    def wrong(self, data, counts, out, received):
+        move, _ = HostExchange._sending(self, data, counts, out, received)
+
+        def break_one():
+            if comm.rank == comm.size - 1:
+                out[0] += 1
+
+        return move, break_one
+
+    def broken(self, comm, measure_wait):
+        raise RuntimeError("unhandled system error")
+
+    monkeypatch.setattr(HostCudaAware, "_sending", wrong)
+    monkeypatch.setattr(HostNccl, "__init__", broken)
+    name, line = choose()
+    assert name == "staged"
+    if comm.rank == 0:
+        assert "not cuda-aware: data did not arrive as they were sent" in line
+        assert "not nccl: RuntimeError: unhandled system error" in line
+
+
+def test_one_rank_tries_nothing(choose, comm):
+    if comm.size == 1:
+        assert choose()[1] == "transport: staged (one rank sends nothing)"
+
+
+@pytest.mark.mpi
+def test_what_was_asked_for_is_refused_with_a_reason(choose, comm):
+    choose(cuda_aware="MPI 1 takes no device memory", nccl="ranks 0 and 1 share GPU-1")
+    with pytest.raises(UserError, match="nccl cannot be used: ranks 0 and 1 share GPU-1; set"):
+        make_exchange("nccl", DEVICE, comm)
+    choose(untrusted="a child process did not end")  # no trial where the user knows better
+    assert make_exchange("cuda-aware", DEVICE, comm).name == "cuda-aware"
+
+
+def test_a_buffer_grows_and_shrinks():
+    made = []
+
+    def allocate(nbytes):
+        made.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    kept, real = buffers.Buffer(allocate), np.dtype(np.float32)
+    million = 2**20
+    assert kept.take(10, real).shape == (10,) and made == [million]
+    assert kept.take(4 * million, real).nbytes == 16 * million and kept.nbytes == 24 * million
+    for _ in range(buffers.WINDOW - 1):
+        kept.take(5 * million, real)
+    assert len(made) == 2, "sizes that fit allocate nothing"
+    for _ in range(2 * buffers.WINDOW):
+        kept.take(million, real)
+    assert made[2:] == [6 * million] and kept.nbytes == 6 * million
+    for _ in range(2 * buffers.WINDOW):
+        kept.take(0, real)
+    assert kept.nbytes == buffers.SMALLEST
+    large = buffers.KEPT_BYTES + 4
+    assert kept.take(large // 4, real).nbytes == large and kept.nbytes == buffers.SMALLEST

@@ -18,14 +18,15 @@ from splaxel_mpi.errors import UserError
 from splaxel_mpi.tools import kernels, occupancy
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "build" / "kernels"
-ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
+KEPT = ROOT / "build" / "kernels" / "without-warnings"
+ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "sm_120"]
 
 
 @pytest.fixture(scope="module")
 def compiler():
+    """A warning is an error."""
     try:
-        return kernels.find_compiler()[0]
+        return kernels.find_compiler(strict=True)[0]
     except UserError as error:
         pytest.skip(str(error))
 
@@ -40,13 +41,14 @@ def compiled(compiler):
         except UserError as error:
             return error
 
+    assert kernels.ARCHITECTURES.split(",") == ARCHITECTURES
     wanted = [(*what, arch) for what in kernels.sources() for arch in ARCHITECTURES]
     with ThreadPool(min(8, len(os.sched_getaffinity(0)))) as pool:
         return dict(zip(wanted, pool.map(one, wanted, 1)))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_source_compiles(compiled):
     wrong = [str(path) for path in compiled.values() if isinstance(path, UserError)]
     assert not wrong, wrong[0]
@@ -145,6 +147,27 @@ def test_a_source_that_does_not_compile(compiler, one_source, tmp_path):
     assert not list(tmp_path.glob("*.cubin"))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("which", ["nvcc", "nvrtc"])
+def test_a_warning(one_source, tmp_path, monkeypatch, which, strict):
+    """Tests refuse what a user's newer compiler may find fault with."""
+    if which == "nvrtc":
+        monkeypatch.setattr(kernels, "_nvcc", lambda: None)
+    try:
+        compiler, name = kernels.find_compiler(strict)
+    except UserError as error:
+        pytest.skip(str(error))
+    if which not in name.lower():
+        pytest.skip(f"no {which} here")
+    text = one_source.read_text()
+    one_source.write_text(text.replace("__shared__", "int unused; __shared__"))
+    if strict:
+        with pytest.raises(UserError, match="does not compile for sm_90: .*unused"):
+            kernels.compile_into(tmp_path, "add.cu", (), "sm_90", compiler)
+    else:
+        assert kernels.compile_into(tmp_path, "add.cu", (), "sm_90", compiler).is_file()
+
+
 @pytest.mark.parametrize("text", ["", "90", "sm_9", "sm_90;rm", "sm_80,compute_90", "sm_60"])
 def test_names_that_are_no_architecture(text):
     with pytest.raises(UserError, match="--arch: expected names such as sm_"):
@@ -153,6 +176,8 @@ def test_names_that_are_no_architecture(text):
 
 def test_architectures():
     assert kernels.architectures("sm_80, sm_90a,sm_80,") == ["sm_80", "sm_90a"]
+    for name in ("build", "report"):
+        assert f"[default: {kernels.ARCHITECTURES}]" in " ".join(command(name, "-h").stdout.split())
 
 
 def test_mistakes_are_one_line(tmp_path):
@@ -202,6 +227,7 @@ class PyCuda:
         MAX_THREADS_PER_MULTIPROCESSOR = "threads"
         MAX_REGISTERS_PER_MULTIPROCESSOR = "registers"
         MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = "shared"
+        CLOCK_RATE = "clock"
 
     class function_attribute:
         MAX_THREADS_PER_BLOCK, NUM_REGS, SHARED_SIZE_BYTES = 256, 40, 256
@@ -209,6 +235,7 @@ class PyCuda:
     class Device:
         def __init__(self, index):
             self.attributes = {"threads": 2048, "registers": 65536, "shared": 233472}
+            self.attributes["clock"] = 1_980_000
 
         def retain_primary_context(self):
             return SimpleNamespace(push=lambda: None, pop=lambda: None)
@@ -218,6 +245,9 @@ class PyCuda:
 
         def name(self):
             return "NVIDIA H200"
+
+        def total_memory(self):
+            return 140 << 30
 
         def get_attribute(self, name):
             return self.attributes[name]
@@ -234,6 +264,10 @@ def test_report_with_pycuda(compiler, one_source, monkeypatch):
     monkeypatch.setattr(occupancy, "find_device", lambda: found)
     said = []
     kernels.report(["sm_80", "sm_90"], said.append)
+    assert said.pop(1) == (
+        "NVIDIA H200: memory 140.0 GiB, clock 1980 MHz, threads a multiprocessor 2048, "
+        "registers a multiprocessor 65536, shared memory a multiprocessor 228 KiB"
+    )
     assert said[1].split()[-3:] == ["threads", "blocks", "warps"]
     # 40 registers x 256 threads: 10240 of 65536, six blocks of eight warps
     assert [line.split()[-3:] for line in said[2:] if "sm_90" in line] == [["256", "6", "48"]] * 2

@@ -134,6 +134,13 @@ class Backend:
         Returns the splat gradient, (n, 9) real (zero rows for splats not drawn)."""
         raise NotImplementedError
 
+    def evaluated_pairs(self, lists, partial):
+        """(pixel, splat) pairs whose alpha rasterize computed, for benchmarks.
+
+        lists, partial: of one call of rasterize. Returns an int (waits for the device).
+        """
+        raise NotImplementedError
+
     def compose(self, pool, slots, background):
         """Composite tiles front to back: C = sum P_m C_m + P_end background.
 

@@ -40,7 +40,7 @@ class CudaRaster:
 
     deterministic = False
     # A tile with a longer list is heavy: more warps, and segments in the backward pass. Measured
-    # on the benchmark city, see tests/gpu/time_raster.py.
+    # on the benchmark city, see `splaxel-mpi bench kernels`.
     most = 1024
 
     def rasterize(self, splats, lists, camera, stop):
@@ -89,6 +89,22 @@ class CudaRaster:
         if self.deterministic:
             _gather(lists.items, rows, sums)
         return sums
+
+    def evaluated_pairs(self, lists, partial):
+        """See Backend.evaluated_pairs: 32 pixels for each bit of the masks that were written."""
+        import cupy
+
+        walked, held = partial.last, len(lists.tiles)
+        if not held:
+            return 0
+        # words of a tile begin at offset / BATCH + tile, first_mask of raster.cuh
+        first = lists.offsets[:-1] // BATCH + cupy.arange(held)
+        word = cupy.arange(len(walked.masks))
+        tile = cupy.searchsorted(first, word, side="right") - 1
+        written = (word - first[tile])[:, None] * BATCH < walked.steps[tile]
+        masks = cupy.where(written, walked.masks, np.uint32(0))
+        bits = cupy.unpackbits(masks.view(np.uint8).ravel())
+        return int(bits.sum(dtype=np.int64)) * PIXELS // REGIONS
 
 
 def _order(lists, steps, most):

@@ -126,6 +126,10 @@ class HostRaster:
         )
         return sums
 
+    def evaluated_pairs(self, lists, partial):
+        """See Backend.evaluated_pairs."""
+        return int(partial.last.pairs)
+
 
 def _job(lists, camera, walked, work, threads):
     """Arguments that both passes begin with; work: (held,), tiles of more work go first when

@@ -6,8 +6,9 @@ class Exchange:
 
     Every rank calls the same methods in the same order. ``kind`` names what travels ("ghosts",
     "streams", "bitmaps", ...). ``bytes[kind]`` counts what this rank sends to others (nothing it
-    sends to itself); ``seconds[kind]`` the time inside the call; ``waited[kind]`` the part
-    spent waiting for slower ranks, where ``measure_wait`` asks for it (a barrier before).
+    sends to itself); ``seconds[kind]`` the time from when this rank's data are ready until it has
+    those of the others; ``waited[kind]`` the part spent waiting for slower ranks, where
+    ``measure_wait`` asks for it (a barrier before).
     ``comm`` is the communicator.
     """
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ..arrays import module_of
 from .base import Exchange
 from .world import load_mpi
 
@@ -33,96 +34,123 @@ class HostExchange(Exchange):
 
     def alltoallv(self, kind, data, counts, received=None):
         """See Exchange. received must be what the other ranks send, where it is given."""
-        data, counts = np.asarray(data, order="C"), _counts(counts, self.comm.size)
+        data, counts = self._contiguous(data), _counts(counts, self.comm.size)
         _fit(counts)
         if data.ndim != 1 or len(data) != counts.sum():
             raise ValueError(f"{kind}: {data.shape} items, counts for {counts.sum()}")
-        with self._timed(kind):
-            if received is None:
-                received = np.empty_like(counts)
-                self.comm.Alltoall(counts, received)
-                self.bytes[kind] += counts.nbytes - counts.itemsize
-            received = _counts(received, self.comm.size)
-            _fit(received)
-            out = self._empty(received.sum(), data.dtype)
-            self._alltoallv(data, counts, out, received)
-            self.bytes[kind] += int(counts.sum() - counts[self.comm.rank]) * data.itemsize
+        if received is None:
+            received = self._received(kind, counts)
+        received = _counts(received, self.comm.size)
+        _fit(received)
+        out = self._empty(int(received.sum()), data)
+        self._keep_own(data, counts, out, received)
+        if self.comm.size > 1:
+            self._run(kind, data, self._sending(data, counts, out, received))
+        self.bytes[kind] += int(counts.sum() - counts[self.comm.rank]) * data.itemsize
         return out, received
 
-    def _empty(self, shape, dtype):
-        """Host memory for what an alltoallv brings."""
-        return np.empty(shape, dtype)
+    def _received(self, kind, counts):
+        """What every rank sends here, when this one sends ``counts``."""
+        received = np.empty_like(counts)
+        with self._timed(kind, counts):
+            self.comm.Alltoall(counts, received)
+        self.bytes[kind] += counts.nbytes - counts.itemsize
+        return received
 
-    def _alltoallv(self, data, counts, out, received):
-        """Own segment by copy, the others by MPI."""
+    def _run(self, kind, data, steps):
+        """Time the first of two functions, then call the other."""
+        move, finish = steps
+        with self._timed(kind, data):
+            move()
+        finish()
+
+    def _contiguous(self, data):
+        """data as an array of its own module, in C order."""
+        return module_of(data).asarray(data, order="C")
+
+    def _empty(self, shape, data):
+        """Memory for what arrives, where ``data`` lies and of its type."""
+        return module_of(data).empty(shape, data.dtype)
+
+    def _keep_own(self, data, counts, out, received):
+        """Copy the segment that this rank sends to itself."""
         rank = self.comm.rank
-        sent_at, received_at = _starts(counts), _starts(received)
-        own, to = int(counts[rank]), int(received_at[rank])
+        own = int(counts[rank])
         if own != received[rank]:
             raise ValueError(f"rank {rank} sends itself {own} items, expects {received[rank]}")
-        out[to : to + own] = data[sent_at[rank] : sent_at[rank] + own]
-        if self.comm.size == 1:
-            return
-        others = np.arange(self.comm.size) != rank
-        self.comm.Alltoallv(
-            [_sendable(data), (counts * others, sent_at)],
-            [_sendable(out), (received * others, received_at)],
-        )
+        if own:
+            start, to = int(counts[:rank].sum()), int(received[:rank].sum())
+            out[to : to + own] = data[start : start + own]
+
+    def _sending(self, data, counts, out, received):
+        """(move, finish), functions to call one after the other, which exchange the segments of
+        the other ranks; those of this one are done. Only ``move`` talks to them."""
+        others = np.arange(self.comm.size) != self.comm.rank
+        outgoing = [sendable(data), (counts * others, starts(counts))]
+        incoming = [sendable(out), (received * others, starts(received))]
+        return lambda: self.comm.Alltoallv(outgoing, incoming), nothing
 
     def allgather(self, kind, data):
         """See Exchange."""
-        data = np.asarray(data, order="C")
-        out = np.empty((self.comm.size, *data.shape), data.dtype)
-        with self._timed(kind):
-            if data.size > LARGEST_COUNT:
-                raise OverflowError(f"{data.size} items do not fit MPI's 32-bit counts")
-            self.comm.Allgather(_sendable(data), _sendable(out))
-            self.bytes[kind] += data.nbytes * (self.comm.size - 1)
+        data = self._contiguous(data)
+        _fit(np.array([data.size]))
+        out = self._empty((self.comm.size, *data.shape), data)
+        self._run(kind, data, self._gathering(data, out))
+        self.bytes[kind] += data.nbytes * (self.comm.size - 1)
         return out
+
+    def _gathering(self, data, out):
+        """As _sending: fill out, (ranks, ...), with every rank's data."""
+        return lambda: self.comm.Allgather(sendable(data), sendable(out)), nothing
 
     def allgatherv(self, kind, data):
         """See Exchange. Raises OverflowError where the concatenation does not fit."""
-        data = np.asarray(data, order="C")
+        data = self._contiguous(data)
         if data.ndim != 1:
             raise ValueError(f"{kind}: expected a flat array, got {data.shape}")
-        with self._timed(kind):
-            counts = np.empty(self.comm.size, np.int64)
-            self.comm.Allgather(np.array([len(data)], np.int64), counts)
-            _fit(counts)
-            out = np.empty(counts.sum(), data.dtype)
-            self.comm.Allgatherv(_sendable(data), [_sendable(out), (counts, _starts(counts))])
-            self.bytes[kind] += (data.nbytes + counts.itemsize) * (self.comm.size - 1)
+        counts, length = np.empty(self.comm.size, np.int64), np.array([len(data)], np.int64)
+        self._run(kind, length, (lambda: self.comm.Allgather(length, counts), nothing))
+        _fit(counts)
+        out = self._empty(int(counts.sum()), data)
+        self._run(kind, data, self._gathering_all(data, out, counts))
+        self.bytes[kind] += (data.nbytes + counts.itemsize) * (self.comm.size - 1)
         return out, counts
+
+    def _gathering_all(self, data, out, counts):
+        """As _sending: fill out with every rank's data, counts items each."""
+        incoming = [sendable(out), (counts, starts(counts))]
+        return lambda: self.comm.Allgatherv(sendable(data), incoming), nothing
 
     def allreduce(self, kind, data, op="sum"):
         """See Exchange. A NaN of any rank comes out on all of them, for every op."""
-        data = np.asarray(data, order="C")
+        data = self._contiguous(data)
         if op not in ("sum", "min", "max") or (op == "sum" and data.dtype == bool):
             raise ValueError(f"{kind}: no {op} of {data.dtype}")
-        with self._timed(kind):
-            # MPI libraries differ in whether a sum of narrow integers wraps or saturates
-            if data.dtype.kind in "iu" and data.itemsize >= 4:
-                return self._reduce_integers(kind, data, op)
-            return self._reduce_in_order(kind, data, op)
+        # MPI libraries differ in whether a sum of narrow integers wraps or saturates
+        if isinstance(data, np.ndarray) and data.dtype.kind in "iu" and data.itemsize >= 4:
+            return self._reduce_integers(kind, data, op)
+        return self._reduce_in_order(kind, data, op)
 
     def _reduce_integers(self, kind, data, op):
         """Exact in any order, so MPI may choose it: no rank holds all ranks' arrays."""
         MPI, out = load_mpi(), np.empty_like(data)
         operation = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}[op]
-        for part, into in _blocks(data, out, LARGEST_COUNT):
-            self.comm.Allreduce(part, into, operation)
+        with self._timed(kind, data):
+            for part, into in _blocks(data, out, LARGEST_COUNT):
+                self.comm.Allreduce(part, into, operation)
         # a reduce-scatter and an all-gather of 1 / size each
         self.bytes[kind] += 2 * data.nbytes * (self.comm.size - 1) // self.comm.size
         return out
 
     def _reduce_in_order(self, kind, data, op):
         """Gather, then combine in rank order: the same bits on every rank and in every run."""
-        combine = {"sum": np.add, "min": np.minimum, "max": np.maximum}[op]
+        xp = module_of(data)
+        combine = {"sum": xp.add, "min": xp.minimum, "max": xp.maximum}[op]
         out = data.copy()
         block = max(1, REDUCTION_BYTES // (data.itemsize * self.comm.size))
         for part, into in _blocks(data, out, block):
-            gathered = np.empty((self.comm.size, len(part)), data.dtype)
-            self.comm.Allgather(_sendable(part), _sendable(gathered))
+            gathered = self._empty((self.comm.size, len(part)), data)
+            self._run(kind, part, self._gathering(part, gathered))
             into[:] = gathered[0]
             for other in gathered[1:]:
                 combine(into, other, out=into)
@@ -130,7 +158,8 @@ class HostExchange(Exchange):
         return out
 
     @contextmanager
-    def _timed(self, kind):
+    def _timed(self, kind, data):
+        """Count the time of a with block that moves ``data``."""
         start = time.perf_counter()
         if self.measure_wait:
             self.comm.Barrier()
@@ -155,11 +184,8 @@ def _counts(counts, ranks):
     return counts
 
 
-def _starts(counts):
-    return np.concatenate([[0], np.cumsum(counts)[:-1]])
-
-
 def _fit(counts):
+    """Raise OverflowError where so many items are beyond what one call can name."""
     total = int(counts.sum())
     if total > LARGEST_COUNT:
         raise OverflowError(
@@ -168,6 +194,15 @@ def _fit(counts):
         )
 
 
-def _sendable(array):
+def nothing():
+    """What is left to do after a move that leaves nothing."""
+
+
+def starts(counts):
+    """Where each segment begins in a flat array of segments of these lengths."""
+    return np.cumsum(counts) - counts
+
+
+def sendable(array):
     """The array, as integers of the same width where MPI has no such type (float16)."""
     return array.view(np.uint16) if array.dtype == np.float16 else array

@@ -3,56 +3,27 @@ memory."""
 
 import numpy as np
 
-from .host import HostExchange
+from .device_arrays import DeviceExchange
 
 
-class StagedExchange(HostExchange):
-    """HostExchange for cupy arrays: down to the host, through MPI, up again.
-
-    Copies run on the current CuPy stream and are waited for before MPI reads them. numpy arrays
-    pass as they do in HostExchange, and what comes back is of the kind that was given.
-    """
+class StagedExchange(DeviceExchange):
+    """Down to the host, through MPI, up again. Works with every MPI library."""
 
     name = "staged"
+    copies_travel = True
 
-    def alltoallv(self, kind, data, counts, received=None):
-        """See Exchange."""
-        out, received = super().alltoallv(kind, self._down(data), counts, received)
-        return _like(data, out), received
+    @staticmethod
+    def _allocate(nbytes):
+        """Page-locked memory, which the device copies at full speed. Not of CuPy's pool, which
+        would keep what is given back."""
+        from cupy.cuda import PinnedMemory, PinnedMemoryPointer
 
-    def allgather(self, kind, data):
-        """See Exchange."""
-        return _like(data, super().allgather(kind, self._down(data)))
+        return np.frombuffer(PinnedMemoryPointer(PinnedMemory(nbytes), 0), np.uint8, nbytes)
 
-    def allgatherv(self, kind, data):
-        """See Exchange."""
-        out, counts = super().allgatherv(kind, self._down(data))
-        return _like(data, out), counts
+    @staticmethod
+    def _copy_in(piece, part):
+        piece.get(out=part)  # and waits
 
-    def allreduce(self, kind, data, op="sum"):
-        """See Exchange."""
-        return _like(data, super().allreduce(kind, self._down(data), op))
-
-    def _down(self, data):
-        """The array in host memory."""
-        if isinstance(data, np.ndarray):
-            return data
-        host = self._empty(data.shape, data.dtype)
-        data.get(out=host)
-        return host
-
-    def _empty(self, shape, dtype):
-        """Page-locked memory, which the device copies at full speed; cupy pools it."""
-        import cupyx
-
-        shape = tuple(np.atleast_1d(shape).tolist())
-        return cupyx.empty_pinned(shape, dtype) if 0 not in shape else np.empty(shape, dtype)
-
-
-def _like(given, array):
-    """array on the device when ``given`` is there."""
-    if isinstance(given, np.ndarray):
-        return array
-    import cupy
-
-    return cupy.asarray(array)
+    @staticmethod
+    def _copy_out(part, place):
+        place.set(part)

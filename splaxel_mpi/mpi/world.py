@@ -51,7 +51,7 @@ def init():
         MPI.Init_thread(MPI.THREAD_FUNNELED)
         atexit.register(_finalize)
     comm = MPI.COMM_WORLD
-    problem = launcher.mismatch(comm.size, _library(MPI))
+    problem = launcher.mismatch(comm.size, library_name(MPI))
     if problem:
         raise UserError(problem)
     if _ending is None:
@@ -96,6 +96,11 @@ def on_root(comm, function, *arguments):
     if mistake is not None:
         raise UserError(mistake)
     return result
+
+
+def first_of(comm, text):
+    """Text of the lowest rank that has one, None where none has. Collective."""
+    return next(filter(None, comm.allgather(text)), None)
 
 
 def fail(message, status=2):
@@ -195,6 +200,7 @@ def _finalize():
         MPI.Finalize()
 
 
-def _library(MPI):
+def library_name(MPI):
+    """Vendor and version of the MPI library, such as "Open MPI 4.1.6"."""
     name, version = MPI.get_vendor()
     return f"{name} {'.'.join(map(str, version))}"

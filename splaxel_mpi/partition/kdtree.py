@@ -4,13 +4,15 @@ The split of a node is a weighted quantile of the means along the longest axis o
 It is found bin by bin: all ranks count their means in bins, the counts are gathered, the bin
 that holds the quantile is cut into bins, and so on. Bins are ranges of the integers that order
 the floating-point numbers (partition.keys), counts are integers: everything is exact, so every
-rank count gives the same tree, bit for bit, and the search ends when a bin is one number.
+rank count gives the same tree, bit for bit, and the search ends when a bin is one number. Means on
+a device stay there: histograms are made there and are all that comes to the host.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from splaxel_mpi.arrays import module_of
 from splaxel_mpi.partition.base import Partitioner
 from splaxel_mpi.partition.keys import from_key, to_keys
 from splaxel_mpi.partition.tree import Tree
@@ -67,7 +69,8 @@ def build(means, weights, cells, exchange, sample=None):
     means, weights = _selected(means, weights, sample)
     weights = _checked(means, weights, exchange)
     space = np.array([[-np.inf] * 3, [np.inf] * 3])
-    level = [_Node(0, cells, space, np.arange(len(means)))] if cells > 1 else []
+    rows = module_of(means).arange(len(means))
+    level = [_Node(0, cells, space, rows)] if cells > 1 else []
     records = []  # (axis, split, left child, right child)
     while level:
         _share_extents(level, means, weights, exchange)
@@ -102,11 +105,13 @@ class KdTree(Partitioner):
 
 def _selected(means, weights, sample):
     """The rows that count, as arrays of a type that has keys."""
-    means = np.asarray(means)
+    xp = module_of(means)
+    means = xp.asarray(means)
     if means.dtype not in (np.float32, np.float64):
         means = means.astype(np.float64)
-    weights = None if weights is None else np.asarray(weights)
+    weights = None if weights is None else xp.asarray(weights)
     if sample is not None:
+        sample = xp.asarray(sample)
         means, weights = means[sample], None if weights is None else weights[sample]
     if weights is not None and weights.shape != means.shape[:1]:
         raise ValueError(f"{weights.shape} weights for {len(means)} means")
@@ -118,12 +123,13 @@ def _checked(means, weights, exchange):
 
     The verdict on bad input is shared, so all ranks raise together.
     """
-    bad = np.count_nonzero(~np.isfinite(means).all(axis=1))
+    xp = module_of(means)
+    bad = int(xp.count_nonzero(~xp.isfinite(means).all(axis=1)))
     wrong = top = whole = 0
     if weights is not None:
-        good = np.isfinite(weights) & (weights >= 0)
-        wrong = np.count_nonzero(~good)
-        top = float(weights[good].max(initial=0))
+        good = xp.isfinite(weights) & (weights >= 0)
+        wrong = int(xp.count_nonzero(~good))
+        top = float(xp.where(good, weights, 0).max()) if len(weights) else 0
         whole = int(np.issubdtype(weights.dtype, np.integer))
     facts = np.array([bad, wrong, len(means), top, weights is None, whole], np.float64)
     facts = exchange.allgather(KIND, facts)
@@ -139,7 +145,7 @@ def _checked(means, weights, exchange):
     if weights is None or top == 0:
         return None
     scale = _scale(count, top, bool(facts[:, 5].all()))
-    return np.rint(np.ldexp(weights.astype(np.float64), scale))
+    return xp.rint(xp.ldexp(weights.astype(np.float64), scale))
 
 
 def _scale(count, top, whole):
@@ -154,9 +160,10 @@ def _share_extents(level, means, weights, exchange):
     facts = np.empty((len(level), 7))
     for row, node in zip(facts, level):
         inside = means[node.rows]
-        row[:3] = inside.min(axis=0, initial=np.inf)
-        row[3:6] = inside.max(axis=0, initial=-np.inf)
-        row[6] = len(inside) if weights is None else weights[node.rows].sum()
+        row[:3], row[3:6] = np.inf, -np.inf
+        if len(inside):
+            row[:3], row[3:6] = _to_host(inside.min(axis=0)), _to_host(inside.max(axis=0))
+        row[6] = len(inside) if weights is None else float(weights[node.rows].sum())
     facts = exchange.allgather(KIND, facts)
     low, high = facts[:, :, :3].min(axis=0), facts[:, :, 3:6].max(axis=0)
     total = facts[:, :, 6].sum(axis=0)
@@ -221,7 +228,13 @@ def _histogram(node):
     """This rank's weight in each bin: (bins,) int64."""
     number = node.keys.dtype.type
     bins = (node.keys - number(node.low)) >> number(_shift(node))
-    return np.bincount(bins.astype(np.intp), node.weights, 1 << BIN_BITS).astype(np.int64)
+    counts = module_of(bins).bincount(bins.astype(np.intp), node.weights, 1 << BIN_BITS)
+    return _to_host(counts).astype(np.int64)
+
+
+def _to_host(array):
+    """A numpy array of the same values."""
+    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def _summed(table, exchange):

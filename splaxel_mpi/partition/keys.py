@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ..arrays import module_of
+
 _TYPES = {
     np.dtype(np.float32): (np.uint32, np.int32),
     np.dtype(np.float64): (np.uint64, np.int64),
@@ -11,14 +13,15 @@ _TYPES = {
 def to_keys(values):
     """Unsigned integers ordered as the finite values are; -0.0 counts as 0.0.
 
-    values: (n,) float32 or float64. Returns (n,) uint32 or uint64. Neighbouring values have
-    neighbouring keys.
+    values: (n,) float32 or float64, of numpy or cupy. Returns (n,) uint32 or uint64.
+    Neighbouring values have neighbouring keys.
     """
-    values = np.ascontiguousarray(values) + 0.0  # -0.0 + 0.0 = 0.0
+    xp = module_of(values)
+    values = xp.ascontiguousarray(values) + 0.0  # -0.0 + 0.0 = 0.0
     unsigned, signed = _TYPES[values.dtype]
     bits = values.view(unsigned)
     top = unsigned(1 << (8 * values.itemsize - 1))
-    return np.where(values.view(signed) < 0, ~bits, bits | top)
+    return xp.where(values.view(signed) < 0, ~bits, bits | top)
 
 
 def from_key(key, dtype):

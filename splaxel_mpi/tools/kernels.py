@@ -17,6 +17,8 @@ from ..errors import UserError
 from ..files import atomic_write, cannot_write, write_text
 
 ARCH = re.compile(r"sm_(?:[7-9]|1[0-9])[0-9]a?")
+# A100, H100 and H200, B200, RTX 50: what is built where nothing else is said.
+ARCHITECTURES = "sm_80,sm_90,sm_100,sm_120"
 # A source says how else it is compiled; each such line is one more binary.
 VARIANT = re.compile(r"^// Compiled also with: (.+)$", re.MULTILINE)
 SECONDS = 300  # for one file: a hundred times what it takes
@@ -60,17 +62,17 @@ def sources():
     return found
 
 
-def find_compiler():
+def find_compiler(strict=False):
     """A function (source, defines, arch) -> (binary, messages of ptxas), and its name.
 
-    nvcc of PATH, of CUDA_HOME or of the wheels, else NVRTC. Raises UserError without any, and
-    the function does when a source does not compile.
+    nvcc of PATH, of CUDA_HOME or of the wheels, else NVRTC. strict: a warning is an error.
+    Raises UserError without any, and the function does when a source does not compile.
     """
     nvcc = _nvcc()
     if nvcc:
-        return lambda *what: _by_nvcc(nvcc, *what), nvcc
+        return lambda *what: _by_nvcc(nvcc, strict, *what), nvcc
     if _has_nvrtc():
-        return _by_nvrtc, "NVRTC"
+        return lambda *what: _by_nvrtc(strict, *what), "NVRTC"
     raise UserError(
         "no compiler for kernels: put nvcc on PATH, or pip install cupy-cuda13x "
         "'nvidia-cuda-nvrtc==13.0.*', which need no GPU"
@@ -87,10 +89,11 @@ def _nvcc():
     return next((one for one in places if one and os.access(one, os.X_OK)), None)
 
 
-def _by_nvcc(nvcc, source, defines, arch):
+def _by_nvcc(nvcc, strict, source, defines, arch):
     with tempfile.TemporaryDirectory(prefix="splaxel-nvcc-") as folder:
         out = Path(folder, "kernels.cubin")
         command = [nvcc, "-cubin", f"-arch={arch}", "-Xptxas=-v", *options_for(defines)]
+        command += ["-Werror", "all-warnings"] if strict else []
         try:
             done = subprocess.run([*command, "-o", str(out), str(source_folder() / source)],
                                   capture_output=True, text=True, timeout=SECONDS)
@@ -113,7 +116,7 @@ def _has_nvrtc():
     return True
 
 
-def _by_nvrtc(source, defines, arch):
+def _by_nvrtc(strict, source, defines, arch):
     from cupy.cuda import nvrtc
 
     code = (source_folder() / source).read_text(encoding="utf-8")
@@ -121,7 +124,11 @@ def _by_nvrtc(source, defines, arch):
     try:
         options = [f"-arch={arch}", "--ptxas-options=-v", *options_for(defines)]
         nvrtc.compileProgram(program, options)
-        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+        log = nvrtc.getProgramLog(program)
+        if strict and "warning" in log:
+            warning = next(line for line in log.splitlines() if "warning" in line)
+            raise UserError(f"{source} does not compile for {arch}: {warning.strip()}")
+        return nvrtc.getCUBIN(program), log
     except nvrtc.NVRTCError as error:
         text = _error_in(nvrtc.getProgramLog(program)) or str(error)
         raise UserError(f"{source} does not compile for {arch}: {text}") from None
@@ -200,6 +207,8 @@ def report(arches, say):
     compiler, name = find_compiler()
     device, why = occupancy.find_device()
     say(f"compiled with {name}; occupancy: {why}")
+    if device:
+        say(f"{device.name}: {', '.join(device.attributes)}")
     say(f"{'kernel':28s} {'source':34s} {'arch':6s} {'regs':>5s} {'shared':>7s} {'stack':>6s} "
         f"{'spills':>6s}" + (f" {'threads':>8s} {'blocks':>6s} {'warps':>6s}" if device else ""))
     with tempfile.TemporaryDirectory(prefix="splaxel-kernels-") as folder:

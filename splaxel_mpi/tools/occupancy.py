@@ -33,6 +33,19 @@ def resident_blocks(limits, registers, shared, threads):
                limits.shared // taken)
 
 
+# What the report tells of a device: attribute, in words, divisor and unit.
+ATTRIBUTES = (
+    ("MULTIPROCESSOR_COUNT", "multiprocessors", 1, ""),
+    ("CLOCK_RATE", "clock", 1e3, " MHz"),
+    ("MEMORY_CLOCK_RATE", "memory clock", 1e3, " MHz"),
+    ("GLOBAL_MEMORY_BUS_WIDTH", "memory bus", 1, " bits"),
+    ("L2_CACHE_SIZE", "L2 cache", 1 << 20, " MiB"),
+    ("MAX_THREADS_PER_MULTIPROCESSOR", "threads a multiprocessor", 1, ""),
+    ("MAX_REGISTERS_PER_MULTIPROCESSOR", "registers a multiprocessor", 1, ""),
+    ("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", "shared memory a multiprocessor", 1 << 10, " KiB"),
+)
+
+
 class Device:
     """The first GPU as PyCUDA's driver interface sees it."""
 
@@ -43,6 +56,11 @@ class Device:
         major, minor = device.compute_capability()
         self.arch, self.name = f"sm_{major}{minor}", device.name()
         names = driver.device_attribute
+        self.attributes = [f"memory {device.total_memory() / (1 << 30):.1f} GiB"]
+        for name, words, unit, suffix in ATTRIBUTES:
+            if hasattr(names, name):  # each release of PyCUDA knows its own
+                value = device.get_attribute(getattr(names, name)) / unit
+                self.attributes.append(f"{words} {value:g}{suffix}")
         self.limits = Limits(
             device.get_attribute(names.MAX_THREADS_PER_MULTIPROCESSOR),
             _blocks(device, names),

@@ -34,6 +34,7 @@ from .render import Renderer
 from .saving import Saver
 from .start import from_checkpoint, from_points
 from .step import make_steps
+from .warm_up import warm_up
 from .world import make_world
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ def run(config, resume, comm):
     """
     log.setup(None, comm.rank, comm.size)
     world = make_world(config, comm)
+    warm_up(config, world, make_renderer)
     data = read_data(config, world)
     cache = make_cache(config, world, data)
     with open_folder(config, resume, world) as (folder, aside):

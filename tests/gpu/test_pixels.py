@@ -123,7 +123,8 @@ def compare_loss(cuda, image, photo, camera, tiles, rect, weight):
 
 # narrower than the window, one tile, clipped tiles, one region and more, 4 : 3
 @pytest.mark.parametrize(
-    "size", [(1, 1), (5, 7), (16, 16), (37, 21), (64, 32), (65, 33), (290, 18), (401, 299)]
+    "size", [(1, 1), (5, 7), (16, 16), (17, 33), (37, 21), (64, 32), (65, 33), (290, 18),
+             (401, 299), (4097, 19), (3, 4097)]
 )
 @pytest.mark.parametrize("weight", [0.0, 0.2, 1.0])
 def test_loss(cuda, rng, size, weight):
@@ -225,7 +226,9 @@ def test_loss_rejects_wrong_arguments(cuda, rng):
 
 
 # clipped right and below, one pixel, never clipped, and more tiles than one round of the scan
-@pytest.mark.parametrize("size", [(449, 800), (17, 33), (1, 1), (32, 16), (1920, 1080)])
+@pytest.mark.parametrize(
+    "size", [(449, 800), (17, 33), (1, 1), (32, 16), (1920, 1080), (4097, 5)]
+)
 def test_pack_and_unpack(cuda, rng, size):
     camera = camera_of(*size)
     tiles = rng.permutation(camera.tile_count)[: camera.tile_count // 2 + 1].astype(np.int32)

@@ -3,7 +3,7 @@
     python tests/gpu/time_memory.py Gaussians side views
 
 Prints bytes a Gaussian beside the rows: peaks of a migration, of growth and of views forward and
-backward; and seconds. The folder of city.py is on the path.
+backward; and seconds.
 """
 
 import sys
@@ -13,11 +13,11 @@ import cupy
 import numpy as np
 from exchanges import SelfExchange
 from test_memory import peak_of
-from time_chain import NEAR, STOP, load_city
-from time_raster import load_cameras
 
 from splaxel_mpi.backends.cuda import CudaBackend
+from splaxel_mpi.data.gaussian_city import cameras, gaussians
 from splaxel_mpi.partition.tree import Tree
+from splaxel_mpi.tools.bench.stages import NEAR, STOP
 from splaxel_mpi.train.state import State
 
 
@@ -37,10 +37,10 @@ def measure(name, state, work):
           f"store, {1e3 * spent:.1f} ms", flush=True)
 
 
-def views(state, cameras):
+def views(state, seen):
     """Each camera forward and backward; kept arrays are those of training one view at a time."""
     backend, out = CudaBackend(), state.gradients()
-    for camera in cameras:
+    for camera in seen:
         splats = backend.project(state.gaussians, camera, 3, NEAR)
         lists = backend.tile_lists(splats, camera)
         partial = backend.rasterize(splats, lists, camera, STOP)
@@ -50,8 +50,7 @@ def views(state, cameras):
 
 
 def main(count, side, number):
-    _, gaussians = load_city(count, side)
-    state = State.fresh(gaussians, None)
+    state = State.fresh(gaussians(count, side), None)
     state.move(cupy.asarray)
     print(f"{len(state.gaussians)} Gaussians, {state.nbytes / 1e9:.2f} GB without gradients")
     for name in ("first migration", "second migration"):
@@ -59,8 +58,8 @@ def main(count, side, number):
     state.gradients()
     for kind in ("street", "aerial"):
         for _ in range(2):  # the first compiles
-            cameras = list(load_cameras(kind, number, side))
-            measure(f"{number} {kind} views", state, lambda: views(state, cameras))
+            seen = cameras(kind, number, side)
+            measure(f"{number} {kind} views", state, lambda: views(state, seen))
     rows = cupy.arange(len(state.gaussians)) % 10 == 0
     children = state.gaussians.take(rows)
     measure("growth by a tenth", state, lambda: state.replace(~rows, None))

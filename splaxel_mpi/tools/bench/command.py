@@ -1,0 +1,127 @@
+"""The command group `splaxel-mpi bench`."""
+
+import copy
+import functools
+import itertools
+import re
+
+import click
+
+from ...errors import UserError
+
+FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
+LARGEST = 1 << 31  # Gaussians that one rank may hold
+
+
+class Count(click.ParamType):
+    """A number such as 250000, 250k or 4M."""
+
+    name = "count"
+
+    def convert(self, value, param, context):
+        """An int from text. Fails in one line for anything else."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kM]?)", value)
+        count = round(float(match[1]) * FACTORS[match[2]]) if match else 0
+        if not 1 <= count < LARGEST:
+            self.fail(f"{value!r} is not a count such as 250k or 4M, below 2147M", param, context)
+        return count
+
+
+class Size(click.ParamType):
+    """Pixels across and down, such as 1920x1080."""
+
+    name = "size"
+
+    def convert(self, value, param, context):
+        """(width, height) from text. Fails in one line for anything else."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value)
+        size = tuple(map(int, match.groups())) if match else (0, 0)
+        if not all(1 <= side <= 16384 for side in size):
+            self.fail(f"{value!r} is not a size such as 1920x1080, at most 16384", param, context)
+        return size
+
+
+@click.group()
+def bench():
+    """Measure how fast the parts are on this machine."""
+
+
+@bench.command()
+@click.option("--gaussians", type=Count(), multiple=True, default=("4M",),
+              help="Gaussians of the city; give it and --side again for another city.")
+@click.option("--side", type=click.FloatRange(148, 100_000), multiple=True, default=(1000.0,),
+              help="Side of the city in metres.")
+@click.option("--views", type=click.Choice(["street", "aerial", "mixed"]), multiple=True,
+              default=("street",), help="Kind of views; give it again for another kind.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=8, help="Views of each kind.")
+@click.option("--size", type=Size(), default="1920x1080", help="Pixels of the city's views.")
+@click.option("--model", metavar="FILE", help="A trained scene, .ply or .h5, in place of the "
+              "city; needs --data.")
+@click.option("--data", metavar="DIR", help="Data set whose cameras see the model.")
+@click.option("--scale", type=click.FloatRange(1), default=1.0,
+              help="Reduction of the data set's images.")
+@click.option("--order", type=click.Choice(["training", "given"]), default="training",
+              help="Order of the Gaussians, for all programs: along a curve, as training keeps "
+              "them, or as the city (random) or the model has them.")
+@click.option("--half", is_flag=True, show_default=False,
+              help="Also what ranks need that hold half of the scene each.")
+@click.option("--peer", type=click.Choice(["none", "gsplat"]), default="none",
+              help="Another program, measured on the same views; must be installed.")
+@click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
+              help="Where to compute.")
+@click.option("--json", "report", metavar="FILE", help="Write all figures there, too.")
+@click.pass_context
+def kernels(context, gaussians, side, views, count, size, model, data, scale, order, half, peer,
+            backend, report):
+    """Time every stage of a training step, beside the least time it could take.
+
+    On a city of Gaussians, or on a trained scene. Stages are timed one by one, on a GPU by
+    events behind other work, so that launching them does not count; forward, backward and whole
+    steps as they are called. Floors are bytes over the bandwidth of a copy in the same run, or
+    instructions over the rate at which the GPU issues them. One process, no mpirun.
+
+    \b
+    Examples:
+      splaxel-mpi bench kernels --gaussians 4M --side 1000 --views street --views aerial
+      splaxel-mpi bench kernels --model runs/fox/model.ply --data scenes/fox --count 16
+      splaxel-mpi bench kernels --backend host --gaussians 100k --side 200 --size 640x360
+    """
+    from ...mpi import world
+    from . import kernels as tool
+    from . import scenes
+
+    if (model is None) != (data is None):
+        raise UserError("bench kernels: --model and --data belong together: give both or none")
+    if len(gaussians) != len(side):
+        raise UserError("bench kernels: give --side as often as --gaussians, one for each city")
+    comm = world.init()
+    if comm.size > 1:
+        raise UserError("bench kernels: measures one process: start it without mpirun or srun")
+    where = make_backend(backend, comm)
+    tool.find_peer(peer)
+    if order == "training":
+        arrange = functools.partial(scenes.along_curve, backend=where)
+    else:
+        arrange = copy.copy
+    if model is None:
+        found = itertools.chain.from_iterable(
+            scenes.city(*one, views, count, size, where.threads, arrange)
+            for one in zip(gaussians, side)
+        )
+    else:
+        found = [scenes.trained(model, data, scale, count, arrange)]
+    tool.run(found, where, comm, peer, half, report, context.params, click.echo)
+
+
+def make_backend(name, comm):
+    """The backend of a name, with all cores of this process. Raises UserError."""
+    from ...backends import choose_backend, make_backend
+    from ...mpi.world import cores_per_rank
+    from ...settings import BackendSection
+
+    section = BackendSection(name=name)
+    return make_backend(choose_backend(section)[0], section, cores_per_rank(comm))

@@ -1,0 +1,49 @@
+"""`splaxel-mpi bench kernels` on a GPU, and what its floors count."""
+
+import json
+
+import numpy as np
+import pytest
+import splats as make
+from test_bench import STAGES, run
+
+from splaxel_mpi.backends.cuda import CudaBackend
+
+from .parity import on_device
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
+
+
+def test_bench_on_the_gpu(tmp_path):
+    done = run("--backend", "cuda", "--gaussians", "50k", "--side", "200", "--count", "3",
+               "--half", "--json", tmp_path / "figures.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert found["backend"] == "cuda" and found["machine"] in done.stdout
+    # a copy reads and writes some hundred GB a second at least, on any GPU
+    assert found["bytes_per_second"] > 1e11 and found["lane_instructions_per_second"] > 1e12
+    (scene,) = found["scenes"]
+    assert list(scene["stages"]) == [*STAGES, "project back + adam"]
+    for name, stage in scene["stages"].items():
+        assert stage["ms"] > 0.8 * stage["floor_ms"] > 0, name
+    assert scene["whole"]["step"] > scene["whole"]["step_without_loss"] > 0
+
+
+@pytest.mark.parametrize("most", [0, 10**9])  # tiles walked as heavy ones, and as light ones
+def test_evaluated_pairs(most):
+    """Splats that cover everything are evaluated at every pixel of every tile."""
+    camera, backend = make.make_camera(64, 48), CudaBackend()
+    backend.most = most
+    count = 2100
+    rows = [(32, 24, 900, 900, 0, 0.005, 1 + k) for k in range(count)]
+    splats = on_device(make.make_splats(rows, np.float32))
+    lists = backend.tile_lists(splats, camera)
+    partial = backend.rasterize(splats, lists, camera, 0.0)
+    assert backend.evaluated_pairs(lists, partial) == count * 64 * 48
+
+
+def test_pairs_of_nothing():
+    camera, backend = make.make_camera(32, 32), CudaBackend()
+    splats = on_device(make.make_splats([(-500, 0, 1, 1, 0, 0.5, 1)], np.float32))
+    lists = backend.tile_lists(splats, camera)
+    assert backend.evaluated_pairs(lists, backend.rasterize(splats, lists, camera, 0.0)) == 0
