@@ -19,7 +19,7 @@ class Densifier:
     def apply(self, state, before, after, total, exchange):
         """Change the rows of ``state`` in place. Collective over the ranks of ``exchange``.
 
-        Returns a dict of counts: cloned, split, pruned, opaque (among them), reset. Rows are then out of cell
-        order; the caller migrates them.
+        Returns a dict of counts: cloned, split, pruned, opaque (among them), reset. Rows are
+        then out of cell order; the caller migrates them.
         """
         raise NotImplementedError

@@ -130,8 +130,7 @@ def prepare(config, resume, world, data, cache, folder):
     trainer.state, trainer.tree, trainer.boxes = state, tree, boxes
     trainer.renderer = make_renderer(config, world, tree, state, boxes)
     if stored and trainer.renderer.saturation:
-        cameras = [view.camera for view in data.views]
-        trainer.renderer.saturation.restore(stored.extra, trainer.renderer.layout, cameras)
+        _restore_masks(trainer, stored)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
     trainer.steps = make_steps(trainer.renderer, trainer.optimizer, config.train)
     if isinstance(trainer.steps, OneRank):
@@ -151,6 +150,16 @@ def prepare(config, resume, world, data, cache, folder):
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer
+
+
+def _restore_masks(trainer, stored):
+    """Masks of a checkpoint, where they hold for these cells and ranks."""
+    cameras, renderer = [view.camera for view in trainer.views], trainer.renderer
+    if not renderer.saturation.restore(stored.extra, renderer.layout, cameras):
+        logger.info(
+            "the checkpoint has no masks for these ranks, cells and saturation.threshold: "
+            "all tiles are drawn at first"
+        )
 
 
 def make_renderer(config, world, tree, state, boxes):

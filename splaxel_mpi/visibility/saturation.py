@@ -152,9 +152,9 @@ class Saturation:
             left[flipped] *= transmittance_of(masks.levels[cell, tiles[flipped]])
             self.since[1:] += masked[cell].sum(), flipped.sum()
             woken = {NEVER: [], RESIDUAL: tiles[flipped], ALWAYS: tiles[opened]}[self.reevaluate]
-            for_each = np.zeros((len(woken), 3), np.int32)
-            for_each[:] = np.stack(np.broadcast_arrays(masks.index, cell, woken), axis=-1)
-            self.wakes.append(for_each)
+            notices = np.empty((len(woken), 3), np.int32)
+            notices[:, 0], notices[:, 1], notices[:, 2] = masks.index, cell, woken
+            self.wakes.append(notices)
 
     def commit(self):
         """A step ends: what was found in it counts from now on. Local."""
@@ -189,8 +189,8 @@ class Saturation:
         return dict(self.masks.state(), mask_facts=facts)
 
     def restore(self, state, layout, cameras):
-        """Take what state() gave; masks of another tree or threshold, or that do not fit, are
-        left: False. cameras: of all views."""
+        """Take what state() gave; False where there is nothing, or it is of another tree or
+        threshold or does not fit: then nothing is masked. cameras: of all views."""
         facts = state.get("mask_facts", np.zeros((0, 2)))
         if not np.array_equal(facts, [[tree_id(layout.tree), self.threshold]]):
             return False
