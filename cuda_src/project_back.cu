@@ -35,8 +35,8 @@ template <int DEGREE>
 __device__ inline void project_backward(const GaussianRows& in, const CameraView& view,
                                         long long n, long long visible, const int* rows,
                                         const float4* data, const float* gradient,
-                                        const GradientRows& out, const Statistics& statistics,
-                                        float* stage) {
+                                        int columns, const GradientRows& out,
+                                        const Statistics& statistics, float* stage) {
     constexpr int USED = SH_USED<DEGREE>;
     const long long k = (long long)blockIdx.x * THREADS + threadIdx.x;
     const int lane = threadIdx.x & 31;
@@ -44,8 +44,10 @@ __device__ inline void project_backward(const GaussianRows& in, const CameraView
     float g[SPLAT_GRADIENT] = {};
     bool moves = false;
     if (row >= 0 && row < n) {
-        load<SPLAT_GRADIENT>(gradient + SPLAT_GRADIENT * k, g);
-        moves = take_statistics(view, int(row), g, statistics);
+        const float* own = gradient + columns * k;
+        load<SPLAT_GRADIENT>(own, g);
+        moves = take_statistics(view, int(row), g, statistics,
+                                columns > SPLAT_GRADIENT ? own + SPLAT_GRADIENT : nullptr);
     }
     const bool coloured = moves && (g[RED] != 0.0f || g[GREEN] != 0.0f || g[BLUE] != 0.0f);
     const int sh_row = coloured ? int(row) : -1;
@@ -90,7 +92,8 @@ __device__ inline void project_backward(const GaussianRows& in, const CameraView
         const word64* visible,               /* (1,), or null: room */                           \
         const int* __restrict__ rows,        /* (room,) */                                       \
         const float4* __restrict__ data,     /* (room, 12) */                                    \
-        const float* __restrict__ gradient,  /* (room, 9) */                                     \
+        const float* __restrict__ gradient,  /* (room, columns) */                               \
+        int columns,                         /* 9, or 11 with absolute sums */                   \
         float* d_means,                      /* (n, 3), added to, as all below */                \
         float* d_scales,                     /* (n, 3) */                                        \
         float* d_quats,                      /* (n, 4) */                                        \
@@ -105,7 +108,7 @@ __device__ inline void project_backward(const GaussianRows& in, const CameraView
         const long long used = rows_in_use(room, visible);                                       \
         if (is_stopped(stop) || (long long)blockIdx.x * THREADS >= used) return;                 \
         project_backward<DEGREE>({means, scales, quats, opacities, sh0, shN}, view, n, used,     \
-                                 rows, data, gradient,                                           \
+                                 rows, data, gradient, columns,                                  \
                                  {d_means, d_scales, d_quats, d_opacities, d_sh0, d_shN},        \
                                  {seen, norm, count},                                            \
                                  stage + (DEGREE ? WARP_ROWS * (threadIdx.x / 32) : 0));         \

@@ -1,12 +1,16 @@
 // Backward pass: the splats that the forward pass walked, in reverse, with T and the scalar
 // adjoint (math/blend.cuh). Sums over a warp's pixels go to the splat's row of the gradient.
+// Compiled also with: SIDES=2
 #include "raster.cuh"
 
 using namespace raster;
 
 // Measured on the benchmark city (H200), like the stride.
+#ifndef SIDES
+#define SIDES 0  // 2: with the sums of |dL/du| and |dL/dv|, see AbsoluteSums of math/blend.cuh
+#endif
 #ifndef BACKWARD_BLOCKS
-#define BACKWARD_BLOCKS 5
+#define BACKWARD_BLOCKS (SIDES ? 4 : 5)
 #endif
 #ifndef BACKWARD_STRIDE
 #define BACKWARD_STRIDE 4  // events whose chains of operations overlap
@@ -15,7 +19,8 @@ using namespace raster;
 namespace {
 
 constexpr int WAITING = 128;  // positions of a warp's queue: three batches and what one adds
-constexpr int SUMS = SPLAT_SUMS;
+constexpr int PARTS = 6 + SIDES;  // sums over a lane's pixels
+constexpr int SUMS = SPLAT_SUMS + SIDES;
 constexpr int SIDE_BY_SIDE = 32 / SUMS;  // splats whose sums one instruction adds
 
 struct Inputs {
@@ -24,8 +29,8 @@ struct Inputs {
     const unsigned* masks;   // (instances / 32 + held, 8)
     const float4* states;    // (instances / SEGMENT + held, 256)
     const float* gradient;   // (held, 4, 256), dL/d(R, G, B, T)
-    float* sums;             // (n, 9), added to
-    float* rows;             // (instances, 8, 9): stored there instead, or null
+    float* sums;             // (n, SUMS), added to
+    float* rows;             // (instances, 8, SUMS): stored there instead, or null
 };
 
 // A warp's shared memory.
@@ -89,7 +94,8 @@ struct Pixels {
     }
 
     // Takes a splat away; part: sums over the lane's pixels of change (1, x, x^2) and of
-    // weight (r, g, b).
+    // weight (r, g, b), and with SIDES of |change| |p scale| and |change| |p lean + along dy|,
+    // p the root of the first square in math/patch.cuh.
     __device__ __forceinline__ void take(const Event& s, const Patch<PX>& patch, float* part) {
         float exponent[PX];
         exponents<PX>(s, patch.x, patch.y, exponent);
@@ -112,6 +118,14 @@ struct Pixels {
             part[3] = j ? fmaf(weight, r[j], part[3]) : weight * r[j];
             part[4] = j ? fmaf(weight, g[j], part[4]) : weight * g[j];
             part[5] = j ? fmaf(weight, b[j], part[5]) : weight * b[j];
+            if constexpr (SIDES != 0) {
+                const float down = patch.y + s.dy;
+                const float p = fmaf(s.scale, x, fmaf(s.lean, patch.y, s.across));
+                const float across = fabsf(change * (p * s.scale));
+                const float along = fabsf(change * fmaf(p, s.lean, s.along * down));
+                part[PARTS - 2] = j ? part[PARTS - 2] + across : across;
+                part[PARTS - 1] = j ? part[PARTS - 1] + along : along;
+            }
         }
     }
 };
@@ -148,6 +162,13 @@ struct Halving {
         const float second = trade(bit[2], 4, slope * y, three);
         const float result = trade(bit[3], 8, first, second);
         return result + __shfl_xor_sync(EVERY, result, 16);
+    }
+
+    // Of the two sides: even lanes end with the first, odd ones with the second.
+    __device__ __forceinline__ float sides(const float* part) const {
+        float result = trade(bit[0], 1, part[PARTS - 2], part[PARTS - 1]);
+        for (int step = 2; step < 32; step *= 2) result += __shfl_xor_sync(EVERY, result, step);
+        return result;
     }
 };
 
@@ -204,11 +225,12 @@ struct Backward {
     template <int PX>
     __device__ __forceinline__ void finish(const Patch<PX>& patch, const float* data) const {
         float* own = room->sums + threadIdx.x % 32 * SUMS;
-        float sum[SUMS], out[SUMS];
-        for (int k = 0; k < SUMS; ++k) sum[k] = own[k];
+        float sum[SPLAT_SUMS], out[SPLAT_SUMS];
+        for (int k = 0; k < SPLAT_SUMS; ++k) sum[k] = own[k];
         shift_moments(sum, patch.center_x - data[0], patch.center_y - data[1]);
         splat_gradient(sum, data[2], data[3], data[4], data[5], out);
-        for (int k = 0; k < SUMS; ++k) own[k] = out[k];
+        for (int k = 0; k < SPLAT_SUMS; ++k) own[k] = out[k];
+        for (int k = SPLAT_SUMS; k < SUMS; ++k) own[k] = absolute_gradient(own[k]);
     }
 
     // Adds the gradients of `count` splats to their rows, neighbouring lanes to neighbouring
@@ -234,7 +256,7 @@ struct Backward {
     __device__ __forceinline__ void walk(const Patch<PX>& patch, Pixels<PX, CUT>& pixels,
                                          const Halving& halving, int count) const {
         for (int first = 0; first < count; first += BACKWARD_STRIDE) {
-            float part[BACKWARD_STRIDE][6], total[BACKWARD_STRIDE];
+            float part[BACKWARD_STRIDE][PARTS], total[BACKWARD_STRIDE];
 #pragma unroll
             for (int k = 0; k < BACKWARD_STRIDE; ++k)
                 pixels.take(Event(room->queue + (first + k) * SLOT), patch, part[k]);
@@ -244,6 +266,16 @@ struct Backward {
 #pragma unroll
             for (int k = 0; k < BACKWARD_STRIDE; ++k)
                 if (halving.sum != Halving::NONE) to[k * SUMS] = total[k];
+            if constexpr (SIDES != 0) {
+                const int lane = threadIdx.x % 32;
+#pragma unroll
+                for (int k = 0; k < BACKWARD_STRIDE; ++k) {
+                    const float side = halving.sides(part[k]);
+                    // lanes that store none of the other sums
+                    if (lane / 2 == 8)
+                        room->sums[(first + k) * SUMS + SPLAT_SUMS + lane % 2] = side;
+                }
+            }
         }
     }
 
@@ -338,7 +370,7 @@ BACKWARD_KERNEL(raster_backward_cut, true)
 
 // Adds the rows that raster_backward stored, each splat's in the order of the lists.
 // instances: (instances,) int64, instances sorted by splat; starts: (n + 1,) int64 into it;
-// rows: (instances, 8, 9); sums: (n, 9). A thread a number of sums.
+// rows: (instances, 8, SUMS); sums: (n, SUMS). A thread a number of sums.
 extern "C" __global__ void raster_gather(const long long* instances, const long long* starts,
                                          const float* rows, long long n, float* sums) {
     const long long at = 1ll * blockIdx.x * blockDim.x + threadIdx.x;

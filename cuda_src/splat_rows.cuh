@@ -33,15 +33,17 @@ struct Statistics {
 };
 
 // What the view says of a splat whatever its gradient. Returns whether that is not zero.
+// absolute: (2,) sums of absolute gradients for the norm, or null.
 __device__ inline bool take_statistics(const CameraView& view, int row, const float* g,
-                                       const Statistics& out) {
+                                       const Statistics& out, const float* absolute = nullptr) {
     if (out.seen) out.seen[row] = 1;
     if (out.count) out.count[row] += 1;
     bool any = false;
     for (int k = 0; k < SPLAT_GRADIENT; ++k) any |= g[k] != 0.0f;
     // splats behind saturated pixels come back with nothing
     if (any && out.norm) {
-        const float du = view.width / 2 * g[U], dv = view.height / 2 * g[V];
+        const float du = view.width / 2 * (absolute ? absolute[0] : g[U]);
+        const float dv = view.height / 2 * (absolute ? absolute[1] : g[V]);
         out.norm[row] += sqrtf(du * du + dv * dv);
     }
     return any;

@@ -8,6 +8,7 @@ import re
 from typing import Annotated, Literal, Optional
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import field_validator
 
 # a run is a folder of its own, so its name must stay one plain component of a path
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -111,6 +112,9 @@ class Scene(Section):
     initial_opacity: float = Field(
         0.1, gt=0, lt=1, description="Opacity of the Gaussians made from the point cloud."
     )
+    initial_scale: float = Field(
+        1.0, gt=0, description="Their size, in distances to the neighbours."
+    )
 
 
 class Rates(Section):
@@ -166,33 +170,75 @@ class Train(Section):
 class Densify(Section):
     """adding and removing Gaussians"""
 
-    method: Literal["adc", "none"] = Field(
-        "adc", description="adc: clone, split and prune by gradient; none: the count stays."
+    method: Literal["adc", "mcmc", "none"] = Field(
+        "adc",
+        description="adc: clone, split and prune by gradient; mcmc: relocate the faint, grow to "
+        "the limit, move at random; none: the count stays.",
+    )
+    limit: Count = Field(
+        0, validate_default=True,
+        description="Gaussians of the whole scene above which it does not grow; 0: what fits "
+        "in memory. mcmc grows to it and needs it.",
     )
     start: Count = Field(500, description="No growth up to this image.")
     every: Positive = Field(100, description="Images between growth events.")
-    stop: Fraction = Field(0.5, description="Fraction of train.images at which growth ends.")
-    threshold: Rate = Field(
-        2e-4,
-        description="Mean norm of the screen position's gradient, in NDC units, above which a "
-        "Gaussian grows.",
+    stop: Optional[Fraction] = Field(
+        None,
+        description="Fraction of train.images at which growth ends; null: 0.5 for adc, 0.83 for "
+        "mcmc.",
+    )
+    threshold: Optional[Rate] = Field(
+        None,
+        description="adc: mean norm of the screen position's gradient, in NDC units, above which "
+        "a Gaussian grows; null: 2e-4, 8e-4 with absgrad.",
+    )
+    absgrad: bool = Field(
+        False,
+        description="adc: gradients are summed by absolute value, so that those of a Gaussian's "
+        "pixels do not cancel; splits large blurred ones.",
     )
     size: float = Field(
         0.01, gt=0,
-        description="Largest scale, in scene extents, up to which it is cloned; larger: split.",
+        description="adc: largest scale, in scene extents, up to which it is cloned; larger: "
+        "split.",
     )
-    reset_every: Count = Field(3000, description="Images between opacity resets; 0: never.")
+    reset_every: Count = Field(3000, description="adc: images between opacity resets; 0: never.")
     reset_opacity: float = Field(
-        0.01, gt=0, lt=1, description="A reset lowers opacities to this at most."
+        0.01, gt=0, lt=1, description="adc: a reset lowers opacities to this at most."
     )
     prune_opacity: Fraction = Field(
-        0.005, description="Gaussians of less opacity are removed."
+        0.005, description="Gaussians of less opacity are removed; by mcmc, relocated."
     )
     prune_scale: float = Field(
         0.1, gt=0,
-        description="Gaussians of a larger scale, in scene extents, are removed once "
+        description="adc: Gaussians of a larger scale, in scene extents, are removed once "
         "opacities have been reset.",
     )
+    growth: Fraction = Field(0.05, description="mcmc: growth of the count at an event.")
+    noise: Rate = Field(
+        5e5, description="mcmc: noise of positions, as a multiple of their learning rate."
+    )
+    opacity_cost: Rate = Field(0.01, description="mcmc: weight of the mean opacity in the loss.")
+    scale_cost: Rate = Field(
+        0.01, description="mcmc: weight of the mean scale, in scene extents, in the loss."
+    )
+
+    @field_validator("limit")
+    @classmethod
+    def _limited(cls, value, info):
+        if info.data.get("method") == "mcmc" and not value:
+            raise ValueError("mcmc grows to it: expected a number such as 1000000")
+        return value
+
+    @property
+    def stop_fraction(self):
+        """stop, or what the method does without it."""
+        return {"mcmc": 0.83}.get(self.method, 0.5) if self.stop is None else self.stop
+
+    @property
+    def least_gradient(self):
+        """threshold, or the usual one of its statistic."""
+        return (8e-4 if self.absgrad else 2e-4) if self.threshold is None else self.threshold
 
 
 class Render(Section):

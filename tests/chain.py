@@ -106,11 +106,12 @@ def edge_on(gaussians, tree):
 
 
 def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=None,
-            boundary="exact"):
+            boundary="exact", sides=False):
     """Assert that a partition into cells over ranks equals one rank of the host: one cell with
     boundary exact, else the same cells.
 
-    backend: of the partition, None for the host's too; bars: (image, gradients).
+    backend: of the partition, None for the host's too; bars: (image, gradients); sides:
+    statistics are of absolute screen gradients.
     """
     ranks, rank, host = exchange.ranks, exchange.rank, HostBackend(real, threads=1)
     gaussians = random_gaussians(400, seed, real)
@@ -122,6 +123,7 @@ def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=N
     run = Run(gaussians, tree, exchange, ranks, rank, backend or host, stop, boundary)
     cut = Tree.single() if boundary == "exact" else tree
     single = Run(gaussians, cut, self_exchange(), 1, 0, host, stop, boundary)
+    run.renderer.absolute = single.renderer.absolute = sides
     for camera in cameras:
         image, expected = run.image(camera), single.image(camera)
         if image is not None:

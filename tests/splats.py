@@ -70,11 +70,11 @@ def image_of(splats, camera, real, stop=0.0, **options):
     return reference.to_image(lists.tiles, partial.pixels, camera)
 
 
-def gradient_of(splats, camera, real, seeds, stop=0.0, **options):
+def gradient_of(splats, camera, real, seeds, stop=0.0, absolute=False, **options):
     """Splat gradient for seeds (height, width, 4)."""
     raster, lists, partial = render(splats, camera, real, stop, **options)
     gradient = reference.to_tiles(seeds.astype(real), lists.tiles, camera)
-    return raster.rasterize_backward(splats, lists, partial, gradient, camera, stop)
+    return raster.rasterize_backward(splats, lists, partial, gradient, camera, stop, absolute)
 
 
 def random_seeds(camera, seed=3):

@@ -27,7 +27,20 @@ def test_defaults_are_those_of_the_reference():
     rates = settings.train.rates
     assert (rates.position, rates.opacity, rates.scale) == (1.6e-4, 0.05, 5e-3)
     assert (rates.sh0, rates.shN, rates.rotation) == (2.5e-3, 2.5e-3 / 20, 1e-3)
-    assert settings.densify.threshold == 2e-4 and settings.boundary == "exact"
+    assert settings.densify.least_gradient == 2e-4 and settings.densify.stop_fraction == 0.5
+    assert settings.boundary == "exact"
+
+
+def test_defaults_follow_the_densifier():
+    adc = config.parse(MINIMAL, "run.yaml", ["densify.absgrad=true"]).densify
+    assert adc.least_gradient == 8e-4
+    mcmc = ["densify.method=mcmc", "densify.limit=1000"]
+    assert config.parse(MINIMAL, "run.yaml", mcmc).densify.stop_fraction == 0.83
+    said = mistake(MINIMAL, mcmc[0])
+    why = "mcmc grows to it: expected a number such as 1000000, got 0"
+    assert said == f"run.yaml: densify.limit: {why}"
+    given = config.parse(MINIMAL, "run.yaml", [*mcmc, "densify.stop=0.2", "densify.threshold=0"])
+    assert given.densify.stop_fraction == 0.2 and given.densify.least_gradient == 0
 
 
 def test_effective_settings_read_back_unchanged():

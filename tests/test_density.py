@@ -1,8 +1,11 @@
 """Adaptive density control on a hand-made state: what is cloned, split, pruned and reset."""
 
+import logging
+
 import numpy as np
 import pytest
 
+from exchanges import SelfExchange, run_ranks
 from scenes import random_gaussians
 from splaxel_mpi.densify import make_densifier
 from splaxel_mpi.scene.gaussians import GROUPS
@@ -35,7 +38,7 @@ def densifier(seed=0, **settings):
 
 
 def grow(state, event=EVENT, seed=0, **settings):
-    return densifier(seed, **settings).apply(state, event - 1, event, TOTAL, None)
+    return densifier(seed, **settings).apply(state, event - 1, event, TOTAL, SelfExchange())
 
 
 def row_of(state, name):
@@ -68,8 +71,13 @@ def test_the_mean_is_over_the_images_that_saw_it():
 
 def test_no_event_changes_nothing():
     state = make_state([SMALL, LARGE], [1, 1])
+<<<<<<< HEAD
     done = densifier().apply(state, 600, 699, TOTAL, None)
     assert done == dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
+=======
+    done = densifier().apply(state, 600, 699, TOTAL, SelfExchange())
+    assert done == dict(cloned=0, split=0, pruned=0, reset=0)
+>>>>>>> main
     assert len(state.gaussians) == 2 and state.norm.all() and state.count.all()
 
 
@@ -126,6 +134,56 @@ def test_draws_depend_on_id_event_and_seed_alone():
     assert (children(np.arange(5), seed=1)[1] != means).all()
 
 
+def test_the_highest_grow_where_the_limit_has_no_room_for_all(caplog):
+    """5 of 8 would grow, the limit leaves 3: the steepest, and of equal ones the smaller id.
+    Growth is refused with one warning, also at later events."""
+    means = np.array([3, 9, 1, 5, 5, 0.5, 7, 1]) * 1e-4
+    state = make_state([SMALL, LARGE, SMALL, SMALL, SMALL, SMALL, LARGE, SMALL], means)
+    state.budget.scene = 11
+    with caplog.at_level(logging.WARNING):
+        assert grow(state) == dict(cloned=1, split=2, pruned=0, reset=0)
+        assert len(state.gaussians) == 11
+        assert np.isin([100, 103, 104], state.gaussians.ids).all()
+        assert not np.isin([101, 106], state.gaussians.ids).any()
+        np.testing.assert_array_equal(
+            np.sort((state.gaussians.means[:, None] == state.gaussians.means).all(2).sum(1)),
+            [1] * 9 + [2] * 2,
+        )
+        same = (state.gaussians.means == state.gaussians.means[row_of(state, 103)]).all(1)
+        assert same.sum() == 2
+        state.norm[:], state.count[:] = 1, 1
+        assert grow(state, 700)["cloned"] == 0
+        assert len(state.gaussians) == 11
+    assert len(caplog.records) == 1 and "densify.limit" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("limit", [0, 450, 401, 300])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ranks_make_the_scene_of_one(ranks, limit):
+    """Bit for bit, whoever holds the rows, under any limit."""
+    random = np.random.default_rng(0)
+    scales, means = random.choice([SMALL, LARGE], 400), random.uniform(0, 4e-4, 400)
+
+    def one(exchange):
+        state = make_state(scales, means)
+        state.budget.scene = limit
+        owner = np.where(np.arange(400) % 7 < 5, 0, np.arange(400) % ranks)
+        if exchange.ranks > 1:
+            state.replace(owner == exchange.rank, None)
+        done = densifier().apply(state, EVENT - 1, EVENT, TOTAL, exchange)
+        return done, state.gaussians
+
+    ((done, alone),) = run_ranks(1, one)
+    parts = run_ranks(ranks, one)
+    assert done["cloned"] + done["split"] == len(alone) - 400
+    assert len(alone) == max(400, limit) if limit else len(alone) > 550
+    order = np.argsort(np.concatenate([part.ids for _, part in parts]))
+    expected = np.argsort(alone.ids)
+    for name in [*GROUPS, "ids"]:
+        found = np.concatenate([getattr(part, name) for _, part in parts])[order]
+        np.testing.assert_array_equal(found, getattr(alone, name)[expected], err_msg=name)
+
+
 def test_faint_and_broken_ones_are_pruned():
     state = make_state([SMALL] * 4, [0] * 4, opacity=np.array([[0.0049], [0.0051], [0.5], [0.5]]))
     state.gaussians.sh0[3, 1] = np.nan
@@ -141,7 +199,11 @@ def test_oversized_ones_are_pruned_once_opacities_were_reset(event, left, batch)
     """The event at 3000 itself prunes before it resets, also when the batch ends after it."""
     state = make_state([0.1 * EXTENT * 0.99, 0.1 * EXTENT * 1.01], [0, 0])
     after = -(-event // batch) * batch
+<<<<<<< HEAD
     done = densifier().apply(state, after - batch, after, TOTAL, None)
+=======
+    densifier().apply(state, after - batch, after, TOTAL, SelfExchange())
+>>>>>>> main
     assert len(state.gaussians) == left
     assert done["opaque"] == done["pruned"] == 2 - left  # they are of medium opacity
     assert {"opaque", "reset"} == set(densifier().opens)  # what clears masks
@@ -150,7 +212,7 @@ def test_oversized_ones_are_pruned_once_opacities_were_reset(event, left, batch)
 def test_reset_lowers_opacities_and_forgets_their_moments():
     state = make_state([SMALL] * 3, [0] * 3, opacity=np.array([[0.9], [0.3], [0.007]]))
     low = state.gaussians.opacities[2].copy()
-    assert densifier().apply(state, 2999, 3000, TOTAL, None)["reset"] == 3
+    assert densifier().apply(state, 2999, 3000, TOTAL, SelfExchange())["reset"] == 3
     opacity = 1 / (1 + np.exp(-state.gaussians.opacities[:, 0]))
     np.testing.assert_allclose(opacity[:2], 0.01)
     np.testing.assert_array_equal(state.gaussians.opacities[2], low)

@@ -24,6 +24,16 @@ def test_ranks_equal_plain(comm, cells, real):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("cells", [0, 1])  # 1: ranks that have nothing to give back
+def test_absolute_gradients_of_ranks_equal_plain(comm, cells):
+    """Those of ghosts return to their owners too."""
+    from splaxel_mpi.mpi.host import HostExchange
+
+    exchange = HostExchange(comm)
+    compare(exchange, cells or comm.size, np.float64, 0.0, EXACT[np.float64], seed=3, sides=True)
+
+
+@pytest.mark.mpi(min_size=2)
 def test_default_stop_stays_close(comm):
     from splaxel_mpi.mpi.host import HostExchange
 

@@ -209,6 +209,22 @@ def test_statistics_count_every_visible_splat_and_add_up(rng):
     np.testing.assert_allclose(out.scales, 2 * once.scales, rtol=1e-12)
 
 
+def test_absolute_sums_replace_the_gradient_in_the_statistic_alone(rng):
+    gaussians = reference.random_gaussians(rng, 50)
+    camera = reference.random_camera(rng)
+    host = Host()
+    splats = host.project(gaussians, camera, 2, NEAR)
+    gradient = rng.normal(size=(len(splats), 11))
+    gradient[:, 9:] **= 2
+    plain, absolute = zero_gradients(gaussians), zero_gradients(gaussians)
+    host.project_backward(gaussians, camera, 2, splats, gradient[:, :9].copy(), plain)
+    host.project_backward(gaussians, camera, 2, splats, gradient, absolute)
+    expected = np.hypot(48 * gradient[:, 9], 32 * gradient[:, 10])
+    np.testing.assert_allclose(absolute.norm[splats.rows], expected, rtol=1e-12)
+    for name in ("means", "scales", "quats", "opacities", "sh0", "shN", "seen", "count"):
+        np.testing.assert_array_equal(getattr(absolute, name), getattr(plain, name))
+
+
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 def test_degenerate_gaussians_are_not_visible(rng, real):
     camera = Camera(96, 64, 90.0, 88.0, 50.0, 30.0, np.eye(3), np.zeros(3))

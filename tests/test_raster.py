@@ -108,6 +108,26 @@ def test_float_gradient_equals_double(stop, each_isa):
     assert error.max() < (1e-4 if stop == 0 else 2e-3)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("real", REALS)
+def test_absolute_sums_are_those_of_single_pixels(real, threads, each_isa):
+    """|dL/du| and |dL/dv| pixel by pixel, from as many backward passes with the seed of one
+    pixel; what they leave untouched are the other columns, bit for bit."""
+    camera = make_camera(19, 17)
+    splats = random_splats(camera, 25, real, opacity=(0.2, 0.95))
+    seeds = random_seeds(camera)
+    found = gradient_of(splats, camera, real, seeds, absolute=True, threads=threads)
+    plain = gradient_of(splats, camera, real, seeds, threads=threads)
+    np.testing.assert_array_equal(found[:, :9], plain)
+    expected = np.zeros((25, 2))
+    for pixel in np.ndindex(17, 19):
+        one = np.zeros_like(seeds)
+        one[pixel] = seeds[pixel]
+        expected += abs(gradient_of(splats, camera, real, one)[:, :2])
+    assert (expected.max(0) > 1.2 * abs(plain[:, :2]).max(0)).all()  # plain ones cancel
+    assert abs(found[:, 9:] - expected).max() < 10 * TOLERANCE[real] * expected.max()
+
+
 @pytest.mark.parametrize("count, opacity", [(3000, 0.0045), (400, 0.05), (2000, 0.3)])
 def test_deep_stack_keeps_float_gradient(count, opacity, each_isa):
     """Un-multiplying T over thousands of splats loses no more than a few roundings."""

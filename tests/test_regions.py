@@ -182,9 +182,10 @@ def test_an_epoch_is_predicted_in_a_moment():
     edges = np.linspace(-500, 500, 9)
     low = np.stack(np.meshgrid(edges[:-1], edges[:-1], [0.0]), axis=-1).reshape(-1, 3)
     boxes, random = np.stack([low, low + [125, 125, 60]], axis=1), np.random.default_rng(0)
+    places = random.uniform(-450, 450, (2000, 2, 2))
     cameras = [
-        look_at([*random.uniform(-450, 450, 2), height], [*random.uniform(-450, 450, 2), 0], 1920, 1080)
-        for height in (1.7, 150.0) for _ in range(1000)
+        look_at([*eye, (1.7, 150.0)[k % 2]], [*target, 0], 1920, 1080)
+        for k, (eye, target) in enumerate(places)
     ]
     start = time.process_time()
     areas = regions.areas(boxes, cameras, 0.01)

@@ -129,12 +129,15 @@ void project_row_backward(const Parameters<const T>& in, const View<T>& view, in
 // Rows between asking for coefficients and using them; covers a miss to main memory.
 constexpr int64_t AHEAD = 4;
 
-// Rows are unique within a view, so threads never meet. Returns 0, or -1 for a row outside n.
+// gradient: (visible, columns); of more than SPLAT_GRADIENT the two behind, sums of absolute
+// gradients, go into norm. Rows are unique within a view, so threads never meet. Returns 0, or -1
+// for a row outside n.
 template <typename T>
 int64_t project_backward(int64_t n, const Parameters<const T>& in, const double* camera,
                          int64_t width, int64_t height, int64_t degree, int64_t threads,
                          int64_t visible, const int32_t* rows, const T* data, const T* gradient,
-                         const Parameters<T>& out, uint8_t* seen, T* norm, int32_t* count) {
+                         int64_t columns, const Parameters<T>& out, uint8_t* seen, T* norm,
+                         int32_t* count) {
     const View<T> view = make_view<T>(camera, double(width), double(height), 0);
     const T half_width = T(width) / 2, half_height = T(height) / 2;
     for (int64_t k = 0; k < visible; ++k)
@@ -142,7 +145,7 @@ int64_t project_backward(int64_t n, const Parameters<const T>& in, const double*
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t k = 0; k < visible; ++k) {
         const int64_t i = rows[k];
-        const T* g = gradient + SPLAT_GRADIENT * k;
+        const T* g = gradient + columns * k;
         if (degree && k + AHEAD < visible) {
             prefetch_row(in.shN + REST * rows[k + AHEAD]);
             prefetch_row(out.shN + REST * rows[k + AHEAD]);
@@ -150,9 +153,10 @@ int64_t project_backward(int64_t n, const Parameters<const T>& in, const double*
         seen[i] = 1;
         if (count) count[i] += 1;
         // splats behind saturated pixels come back with nothing
-        if (!any_nonzero(g, SPLAT_GRADIENT)) continue;
+        if (!any_nonzero(g, int(columns))) continue;
         if (norm) {
-            const T du = half_width * g[U], dv = half_height * g[V];
+            const T* moved = columns > SPLAT_GRADIENT ? g + SPLAT_GRADIENT : g + U;
+            const T du = half_width * moved[0], dv = half_height * moved[1];
             norm[i] += sqrt(du * du + dv * dv);
         }
         project_row_backward(in, view, int(degree), i, data + SPLAT * k, g, out);
@@ -174,12 +178,12 @@ int64_t project_backward(int64_t n, const Parameters<const T>& in, const double*
         int64_t n, const T* means, const T* scales, const T* quats, const T* opacities,          \
         const T* sh0, const T* shN, const double* camera, int64_t width, int64_t height,         \
         int64_t degree, int64_t threads, int64_t visible, const int32_t* rows, const T* data,    \
-        const T* gradient, T* d_means, T* d_scales, T* d_quats, T* d_opacities, T* d_sh0,        \
-        T* d_shN, uint8_t* seen, T* norm, int32_t* count) {                                      \
+        const T* gradient, int64_t columns, T* d_means, T* d_scales, T* d_quats, T* d_opacities, \
+        T* d_sh0, T* d_shN, uint8_t* seen, T* norm, int32_t* count) {                            \
         return project_backward<T>(n, {means, scales, quats, opacities, sh0, shN}, camera,       \
                                    width, height, degree, threads, visible, rows, data,          \
-                                   gradient, {d_means, d_scales, d_quats, d_opacities, d_sh0,    \
-                                              d_shN}, seen, norm, count);                        \
+                                   gradient, columns, {d_means, d_scales, d_quats, d_opacities,  \
+                                   d_sh0, d_shN}, seen, norm, count);                            \
     }
 
 SPX_KERNELS(float, f32)

@@ -62,7 +62,7 @@ int64_t run_tiles(TileKernel<T> kernel, const Job<T>& job, const int32_t* schedu
 // Adds the rows of each splat in the order of the lists, as a single thread adds them directly:
 // every thread looks at all rows and takes those of its own range of splats.
 template <class T>
-void gather_rows(const Job<T>& job, int64_t n, int threads) {
+void gather_rows(const Job<T>& job, int64_t n, int64_t columns, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int part = 0; part < threads; ++part) {
         const int64_t low = n * part / threads, high = n * (part + 1) / threads;
@@ -71,22 +71,23 @@ void gather_rows(const Job<T>& job, int64_t n, int threads) {
             for (int64_t at = begin; at < begin + job.steps[held]; ++at) {
                 const int64_t item = job.items[at];
                 if (item < low || item >= high || !job.masks[at]) continue;
-                for (int k = 0; k < SUMS; ++k)
-                    job.sums[item * SUMS + k] += job.rows[at * SUMS + k];
+                for (int64_t k = 0; k < columns; ++k)
+                    job.sums[item * columns + k] += job.rows[at * columns + k];
             }
         }
     }
 }
 
 template <class T>
-void finish_gradients(const T* data, int64_t n, T* sums, int threads) {
+void finish_gradients(const T* data, int64_t n, int64_t columns, T* sums, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t i = 0; i < n; ++i) {
         const T* s = data + i * SPLAT_COLUMNS;
-        T* row = sums + i * SUMS;
+        T* row = sums + i * columns;
         T out[SUMS];
         spx::splat_gradient(row, s[2], s[3], s[4], s[5], out);
         for (int k = 0; k < SUMS; ++k) row[k] = out[k];
+        for (int64_t k = SUMS; k < columns; ++k) row[k] = spx::absolute_gradient(row[k]);
     }
 }
 
@@ -131,15 +132,17 @@ extern "C" int64_t raster_best_isa() { return best_isa(); }
         const int32_t* tiles, const int64_t* offsets, const int32_t* items,                     \
         const int32_t* interval_rows, const T* intervals, int64_t width, int64_t height,        \
         const T* pixels, int32_t* last, uint32_t* masks, int32_t* steps, const T* gradient,     \
-        const T* data, int64_t n, T* rows, T* sums) {                                           \
+        const T* data, int64_t n, int64_t columns, T* rows, T* sums) {                          \
         Job<T> job = make_job(held, records, tiles, offsets, items, interval_rows, intervals,   \
                               width, height);                                                   \
         job.pixels = const_cast<T*>(pixels), job.last = last, job.masks = masks;                \
         job.steps = steps, job.gradient = gradient, job.rows = rows, job.sums = sums;           \
+        const Kernels<T>& kernels = kernels_for<T>(isa);                                        \
         const int64_t evaluated =                                                               \
-            run_tiles(kernels_for<T>(isa).backward, job, schedule, int(threads));               \
-        if (rows) gather_rows(job, n, int(threads));                                            \
-        finish_gradients(data, n, sums, int(threads));                                          \
+            run_tiles(columns == ABSOLUTE ? kernels.absolute : kernels.backward, job, schedule, \
+                      int(threads));                                                            \
+        if (rows) gather_rows(job, n, columns, int(threads));                                   \
+        finish_gradients(data, n, columns, sums, int(threads));                                 \
         return evaluated;                                                                       \
     }
 

@@ -10,7 +10,7 @@ constexpr int TILE = 16;
 constexpr int PIXELS = TILE * TILE;
 constexpr int PLANES = 4;
 constexpr int SPLAT_COLUMNS = 12;  // of Splats.data
-constexpr int SUMS = 9;            // SPLAT_SUMS of blend.cuh
+constexpr int SUMS = 9, ABSOLUTE = 11;  // SPLAT_SUMS and ABSOLUTE_SUMS of blend.cuh
 
 // A splat as the kernels read it: one cache line in float.
 template <class T>
@@ -40,8 +40,8 @@ struct Job {
     uint32_t* masks;    // (instances,), units of 8 or 16 pixels that the splat may touch
     int32_t* steps;     // (held,), list positions walked
     const T* gradient;  // (held, 4, 256)
-    T* rows;            // (instances, 9), or null: add to sums at once
-    T* sums;            // (n, 9)
+    T* rows;            // (instances, SUMS or ABSOLUTE), or null: add to sums at once
+    T* sums;            // (n, SUMS or ABSOLUTE)
 };
 
 // Both return the pairs of pixel and splat evaluated.
@@ -50,7 +50,7 @@ using TileKernel = int64_t (*)(const Job<T>&, int64_t held);
 
 template <class T>
 struct Kernels {
-    TileKernel<T> forward, backward;
+    TileKernel<T> forward, backward, absolute;  // absolute: backward with ABSOLUTE sums
 };
 
 struct KernelTable {

@@ -39,10 +39,19 @@ void begin_backward(const Job<T>& job, int64_t held, BackwardPixels<T>* pixels) 
     }
 }
 
-template <class T, bool CUT>
+template <class F, int COLUMNS>
+struct SumsOf {
+    typedef SplatSums<F> Type;
+};
+template <class F>
+struct SumsOf<F, ABSOLUTE> {
+    typedef AbsoluteSums<F> Type;
+};
+
+template <class T, bool CUT, int COLUMNS>
 inline void backward_vector(const Brush<T>& s, typename Layout<T>::Real depth,
                             typename Layout<T>::Integer at, BackwardPixels<T>& p,
-                            SplatSums<typename Layout<T>::Real>& sums) {
+                            typename SumsOf<typename Layout<T>::Real, COLUMNS>::Type& sums) {
     typedef typename Layout<T>::Real F;
     typedef typename Layout<T>::Mask Mask;
     const F dx = p.x - s.u, dy = p.y - s.v, most = constant<F>(ALPHA_MOST);
@@ -56,16 +65,22 @@ inline void backward_vector(const Brush<T>& s, typename Layout<T>::Real depth,
     unblend(alpha, s.red, s.green, s.blue, p.r, p.g, p.b, t, adjoint, weight, change);
     p.t = t, p.adjoint = adjoint;
     // a clamped alpha does not follow its opacity or position
-    sums.add(keep(at_least(most, raw), change), dx, dy, weight, p.r, p.g, p.b);
+    change = keep(at_least(most, raw), change);
+    sums.add(change, dx, dy, weight, p.r, p.g, p.b);
+    if constexpr (COLUMNS == ABSOLUTE)
+        sums.add_slopes(change, dx, dy, s.conic.a, s.conic.tilt, s.conic.c);
+}
+
+template <class F, class T>
+inline void add_lanes(const F& sum, T* out) {
+    T total = 0;
+    for (unsigned lane = 0; lane < sizeof(F) / sizeof(T); ++lane) total += sum[lane];
+    *out += total;
 }
 
 template <class F, class T>
 inline void add_lanes(const SplatSums<F>& sums, T* out) {
-    for (int k = 0; k < SPLAT_SUMS; ++k) {
-        T total = 0;
-        for (unsigned lane = 0; lane < sizeof(F) / sizeof(T); ++lane) total += sums.sum[k][lane];
-        out[k] += total;
-    }
+    for (int k = 0; k < SPLAT_SUMS; ++k) add_lanes(sums.sum[k], out + k);
 }
 
 #if SPX_VECTOR_BYTES >= 32
@@ -94,23 +109,27 @@ inline void add_lanes(const SplatSums<Float>& sums, float* out) {
     __builtin_memcpy(&old, out, sizeof old);
     old += lane_sums(parts);
     __builtin_memcpy(out, &old, sizeof old);
-    const Eight rest = to_eight(sums.sum[8]);
-    float total = 0;
-    for (int lane = 0; lane < 8; ++lane) total += rest[lane];
-    out[8] += total;
+    add_lanes(to_eight(sums.sum[8]), out + 8);
 }
 #endif
 
-template <class T>
+template <class F, class T>
+inline void add_lanes(const AbsoluteSums<F>& sums, T* out) {
+    add_lanes(static_cast<const SplatSums<F>&>(sums), out);
+    add_lanes(sums.across, out + SUMS);
+    add_lanes(sums.down, out + SUMS + 1);
+}
+
+template <class T, int COLUMNS>
 inline void fetch_ahead(const Job<T>& job, int64_t at) {
     const int64_t item = job.items[at];
     __builtin_prefetch(job.records + item);
     if (job.rows) return;
-    __builtin_prefetch(job.sums + item * SUMS, 1);
-    __builtin_prefetch(job.sums + item * SUMS + SUMS - 1, 1);
+    __builtin_prefetch(job.sums + item * COLUMNS, 1);
+    __builtin_prefetch(job.sums + item * COLUMNS + COLUMNS - 1, 1);
 }
 
-template <class T, bool CUT>
+template <class T, bool CUT, int COLUMNS>
 __attribute__((flatten)) int64_t backward_list(const Job<T>& job, int64_t held,
                                                BackwardPixels<T>* pixels) {
     typedef Layout<T> L;
@@ -118,7 +137,7 @@ __attribute__((flatten)) int64_t backward_list(const Job<T>& job, int64_t held,
     const int64_t begin = job.offsets[held];
     int64_t evaluated = 0;
     for (int64_t at = begin + job.steps[held] - 1; at >= begin; --at) {
-        if (at - AHEAD >= begin) fetch_ahead(job, at - AHEAD);
+        if (at - AHEAD >= begin) fetch_ahead<T, COLUMNS>(job, at - AHEAD);
         uint32_t mask = job.masks[at];
         if (!mask) continue;
         evaluated += __builtin_popcount(mask);
@@ -127,25 +146,25 @@ __attribute__((flatten)) int64_t backward_list(const Job<T>& job, int64_t held,
         const Brush<T> brush(record);
         const F depth = constant<F>(record.depth);
         const typename L::Integer position = position_lanes<T>(at - begin);
-        SplatSums<F> sums;
+        typename SumsOf<F, COLUMNS>::Type sums;
         sums.clear();
         for (; mask; mask &= mask - 1) {
             BackwardPixels<T>* p = pixels + __builtin_ctz(mask) * L::unit_vectors;
             for (int v = 0; v < L::unit_vectors; ++v)
-                backward_vector<T, CUT>(brush, depth, position, p[v], sums);
+                backward_vector<T, CUT, COLUMNS>(brush, depth, position, p[v], sums);
         }
-        add_lanes(sums, job.rows ? job.rows + at * SUMS : job.sums + item * SUMS);
+        add_lanes(sums, job.rows ? job.rows + at * COLUMNS : job.sums + item * COLUMNS);
     }
     return evaluated * L::unit;
 }
 
-template <class T>
+template <class T, int COLUMNS>
 int64_t backward_tile(const Job<T>& job, int64_t held) {
     BackwardPixels<T> pixels[Layout<T>::vectors];
     begin_backward(job, held, pixels);
     const bool cut = job.interval_rows && job.interval_rows[held] >= 0;
-    return cut ? backward_list<T, true>(job, held, pixels)
-               : backward_list<T, false>(job, held, pixels);
+    return cut ? backward_list<T, true, COLUMNS>(job, held, pixels)
+               : backward_list<T, false, COLUMNS>(job, held, pixels);
 }
 
 SPX_NAMESPACE_END

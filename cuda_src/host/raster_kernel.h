@@ -7,8 +7,9 @@
 SPX_NAMESPACE_BEGIN
 
 inline const KernelTable* kernel_table() {
-    static const KernelTable table = {{forward_tile<float>, backward_tile<float>},
-                                      {forward_tile<double>, backward_tile<double>}};
+    static const KernelTable table = {
+        {forward_tile<float>, backward_tile<float, SUMS>, backward_tile<float, ABSOLUTE>},
+        {forward_tile<double>, backward_tile<double, SUMS>, backward_tile<double, ABSOLUTE>}};
     return &table;
 }
 

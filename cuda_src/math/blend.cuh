@@ -86,6 +86,27 @@ struct SplatSums {
     }
 };
 
+// With the sums of |dL/du| and |dL/dv| over pixels, which moments do not give. As q log2(e) =
+// a p^2 + c dy^2 with p = dx + tilt dy (alpha.cuh), dL/du = 2 ln 2 change a p and dL/dv = 2 ln 2
+// change (a p tilt + c dy); the factor is left to absolute_gradient.
+constexpr int ABSOLUTE_SUMS = SPLAT_SUMS + 2;
+template <class F>
+struct AbsoluteSums : SplatSums<F> {
+    F across, down;
+
+    SPX_HD void clear() {
+        SplatSums<F>::clear();
+        across = down = constant<F>(0);
+    }
+    // (a, tilt, c): the conic
+    SPX_HD void add_slopes(F change, F dx, F dy, F a, F tilt, F c) {
+        const F slope = a * multiply_add(tilt, dy, dx);
+        const F x = change * slope, y = change * multiply_add(slope, tilt, c * dy);
+        across = across + maximum(x, -x);
+        down = down + maximum(y, -y);
+    }
+};
+
 // Moments about a point, turned into those about the mean; (dx, dy): from the mean to the point.
 template <class T>
 SPX_HD void shift_moments(T* sum, T dx, T dy) {
@@ -108,6 +129,12 @@ SPX_HD void splat_gradient(const T* sum, T A, T B, T C, T opacity, T* out) {
     out[6] = sum[6];
     out[7] = sum[7];
     out[8] = sum[8];
+}
+
+// The sum of |dL/du| or |dL/dv| from that of AbsoluteSums.
+template <class T>
+SPX_HD T absolute_gradient(T sum) {
+    return T(1.3862943611198906) * sum;  // 2 ln 2
 }
 
 SPX_NAMESPACE_END

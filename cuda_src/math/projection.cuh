@@ -223,15 +223,21 @@ SPX_HD void conic_backward(const T* splat, const T* g, T* q) {
 }
 
 // Gradient of a turn about the Gaussian's axes. With A = J W R and B = A^T Q A it is
-// (s_j^2 - s_k^2) B_jk for the cyclic pairs (j, k): exactly zero where two scales are equal, so
-// that Adam does not turn round Gaussians by what rounding leaves of a gradient.
+// (s_j^2 - s_k^2) B_jk for the cyclic pairs (j, k): exactly zero where two scales are equal but for
+// rounding, so that Adam does not turn round Gaussians by what rounding leaves of a gradient. (In
+// its first steps it moves all scales by the rate, those of a round Gaussian alike.)
 template <typename T>
 SPX_HD void turn_backward(const T* axes, const T* scale, const T* q, T* turn) {
+    // roundings of a few updates of the logarithms; in double what Adam's epsilon makes of the
+    // first of them, about epsilon / |gradient| of the rate, is more
+    const T alike = sizeof(T) == 4 ? T(4e-6) : T(1e-10);
     for (int i = 0; i < 3; ++i) {
         const int j = (i + 1) % 3, k = (i + 2) % 3;
         const T b = axes[j] * (q[0] * axes[k] + q[1] * axes[3 + k]) +
                     axes[3 + j] * (q[1] * axes[k] + q[2] * axes[3 + k]);
-        turn[i] = (scale[j] - scale[k]) * (scale[j] + scale[k]) * b;
+        const T difference = scale[j] - scale[k], sum = scale[j] + scale[k];
+        const bool round = difference <= alike * sum && -difference <= alike * sum;
+        turn[i] = round ? T(0) : difference * sum * b;
     }
 }
 

@@ -12,8 +12,9 @@ import numpy as np
 # columns of Splats.data
 U, V, CONIC_A, CONIC_B, CONIC_C, OPACITY, RED, GREEN, BLUE, DEPTH, EXTENT_X, EXTENT_Y = range(12)
 SPLAT = 12
-# columns of a splat gradient: dL/d(u, v, A, B, C, opacity, r, g, b)
-SPLAT_GRADIENT = 9
+# columns of a splat gradient: dL/d(u, v, A, B, C, opacity, r, g, b), and where they are asked
+# for the sums over pixels of |dL/du| and |dL/dv|
+SPLAT_GRADIENT, ABSOLUTE_GRADIENT = 9, 11
 
 
 @dataclass
@@ -73,7 +74,8 @@ class Gradients:
     shN: np.ndarray
     seen: np.ndarray  # (n,) uint8, 1 where a view of the batch sees the Gaussian
     # densification statistics, kept over batches until they are used
-    norm: np.ndarray = field(default=None)  # (n,) real, sum over views of |(W/2 du, H/2 dv)|
+    # (n,) real, sum over views of |(W/2 du, H/2 dv)|, dL/du and dL/dv or absolute ones
+    norm: np.ndarray = field(default=None)
     count: np.ndarray = field(default=None)  # (n,) int32, views that saw it
 
 
@@ -98,7 +100,8 @@ class Backend:
         """Back-propagate splat gradients into Gradients out (adds; sets out.seen; adds to
         out.norm and out.count when they are not None).
 
-        splats: what project returned; gradient: (n, 9) real.
+        splats: what project returned; gradient: (n, 9) real, or (n, 11) with absolute sums,
+        which then go into out.norm.
         """
         raise NotImplementedError
 
@@ -129,9 +132,11 @@ class Backend:
         splat that takes T below stop, nothing is blended (0: never). Returns Partial."""
         raise NotImplementedError
 
-    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop):
+    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop, absolute=False):
         """gradient: (held, 4, 256) real, dL/dC_m and dL/dT_m of partial.pixels.
-        Returns the splat gradient, (n, 9) real (zero rows for splats not drawn)."""
+        Returns the splat gradient, (n, 9) real (zero rows for splats not drawn); absolute:
+        (n, 11), with the sums over pixels of |dL/du| and |dL/dv|. A pair of splat and pixel is
+        drawn by one cell, so these add up over cells as the others do."""
         raise NotImplementedError
 
     def evaluated_pairs(self, lists, partial):
@@ -190,6 +195,19 @@ class Backend:
         (seen (n,) uint8, None: all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
         clear: zero the gradients of the rows that were updated; seen stays as it is.
         """
+        raise NotImplementedError
+
+    def regularise(self, gaussians, gradients, opacity, scale, tally=None):
+        """Add the gradient of opacity sum_i o_i + scale sum_i (s_i1 + s_i2 + s_i3), o and s
+        after their activations, to gradients.opacities and gradients.scales. tally: that of
+        free_running, nothing is done once it is stopped."""
+        raise NotImplementedError
+
+    def noise(self, gaussians, seed, images, scale, tally=None):
+        """Move means in place by scale g(o) R diag(s^2) R^T n (Kheradmand et al. 2024, equation
+        8): n standard normal, scene.identity.normal(ids, images, NOISE, seed); g = 1 / (1 +
+        exp(100 (o - 0.005))), below 1e-13 nothing moves. Where a value is not finite, neither
+        is the mean. tally: as in regularise."""
         raise NotImplementedError
 
     def pack(self, pixels, index, tiles, camera):

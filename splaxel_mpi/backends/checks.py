@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..scene.camera import TILE
+from .base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 
 
 def check_array(name, array, shape, dtype):
@@ -23,6 +24,16 @@ def check_degree(degree):
     """Raise ValueError unless degree is a degree of spherical harmonics in use."""
     if not 0 <= degree <= 3:
         raise ValueError(f"spherical harmonics degree must be 0 to 3, got {degree}")
+
+
+def check_gradient(gradient, count, real):
+    """Raise ValueError unless a splat gradient has count rows and SPLAT_GRADIENT or
+    ABSOLUTE_GRADIENT columns. Returns the columns."""
+    columns = gradient.shape[-1]
+    if columns != ABSOLUTE_GRADIENT:
+        columns = SPLAT_GRADIENT
+    check_array("gradient", gradient, (count, columns), real)
+    return columns
 
 
 def check_loss(real, image, photo, camera, tiles, rect):

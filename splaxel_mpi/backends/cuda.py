@@ -4,6 +4,7 @@ import numpy as np
 
 from .base import Backend
 from .cuda_adam import CudaAdam
+from .cuda_chain import CudaChain
 from .cuda_lists import CudaLists
 from .cuda_memory import DeviceMemory
 from .cuda_pixels import CudaPixels
@@ -12,7 +13,7 @@ from .cuda_raster import CudaRaster
 from .cuda_step import FreeRunning
 
 
-class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Backend):
+class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, CudaChain, Backend):
     """Stages on cupy arrays in float32, on the current stream.
 
     threads: what the rank may use on the host beside the GPU. The device that is current when

@@ -5,6 +5,7 @@ import numpy as np
 from ..scene.gaussians import GROUPS
 from .cuda_module import kernel
 from .cuda_project import PROJECT_THREADS, check_aligned, launch
+from .base import SPLAT_GRADIENT
 from .host_library import call
 from .checks import check_array, check_degree
 
@@ -83,7 +84,8 @@ class CudaAdam:
         """
         check_degree(degree)
         count, room = len(gaussians), len(splats)
-        self._check_splats(splats, gradient)
+        if self._check_splats(splats, gradient) != SPLAT_GRADIENT:
+            raise ValueError("the fused step takes no absolute gradients")
         table = self._fused_table(gaussians, first, second)
         table["step"] = steps_of([rates[name] for name in GROUPS], betas, epsilon, step, scale)
         self._check_statistics(out, count)

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..partition.tree import Tree
 from ..scene.gaussians import GROUPS
-from .base import SPLAT, SPLAT_GRADIENT, Splats
+from .base import SPLAT, Splats
 from .cuda_launch import run, zeros
 from .cuda_module import kernel
 from .host_library import call
-from .checks import check_array, check_degree
+from .checks import check_array, check_degree, check_gradient
 
 TEST_THREADS, TEST_ROWS = 256, 2048  # of keep_rows in compact.cuh
 PROJECT_THREADS = 128
@@ -183,22 +183,23 @@ class CudaProject:
         check_degree(degree)
         count, room = len(gaussians), len(splats)
         parameters = self._parameters(gaussians)
-        self._check_splats(splats, gradient)
+        columns = self._check_splats(splats, gradient)
         for name, width in GROUPS.items():
             check_array(f"out.{name}", getattr(out, name), (count, width), self.real)
         self._check_statistics(out, count)
         launch(kernel("project_back.cu", f"project_backward_{degree}"),
                -(-room // PROJECT_THREADS), PROJECT_THREADS, count, *parameters,
                self.camera_view(camera, 0), room, splats.count, splats.rows, splats.data, gradient,
-               *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count,
-               tally and tally.stop_word)
+               np.int32(columns), *(getattr(out, name) for name in GROUPS), out.seen, out.norm,
+               out.count, tally and tally.stop_word)
 
     def _check_splats(self, splats, gradient):
+        """Returns the columns of the gradient."""
         rows = len(splats)
         check_array("splats.rows", splats.rows, (rows,), np.int32)
         check_array("splats.data", splats.data, (rows, SPLAT), self.real)
         check_aligned("splats.data", splats.data)
-        check_array("gradient", gradient, (rows, SPLAT_GRADIENT), self.real)
+        return check_gradient(gradient, rows, self.real)
 
     def _check_statistics(self, out, count):
         if out.seen is not None:

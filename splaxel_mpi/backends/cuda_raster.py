@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import SPLAT, SPLAT_GRADIENT, Partial
+from .base import ABSOLUTE_GRADIENT, SPLAT, SPLAT_GRADIENT, Partial
 from .cuda_lists import HELD
 from .cuda_launch import note_call, run, zeros
 from .cuda_module import kernel
@@ -18,6 +18,7 @@ SEGMENT = 1024  # list positions of a heavy tile that are walked backward by one
 BLOCKS = 5  # of the backward pass on one multiprocessor
 STOP_FLOOR = 1e-20  # StopFloor<float> of math/blend.cuh
 THREADS = 256
+SIDES = ("SIDES=2",)  # of raster_backward.cu, for absolute sums
 
 
 @dataclass
@@ -67,25 +68,27 @@ class CudaRaster:
             _launch("forward", lists, 2 * held, arguments)
         return Partial(lists.tiles, pixels, walked)
 
-    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop):
+    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop, absolute=False):
         """See Backend.rasterize_backward. Does not wait for the GPU."""
         import cupy
 
         walked, held = partial.last, len(lists.tiles)
         _check_job(splats, lists)
         _check("gradient", gradient, (held, 4, PIXELS), np.float32)
-        sums = zeros((len(splats), SPLAT_GRADIENT), np.float32)
+        columns = ABSOLUTE_GRADIENT if absolute else SPLAT_GRADIENT
+        sums = zeros((len(splats), columns), np.float32)
         if not held:
             return sums
         rows = None
         if self.deterministic:
-            rows = cupy.zeros((len(lists.items), REGIONS, SPLAT_GRADIENT), np.float32)
+            rows = cupy.zeros((len(lists.items), REGIONS, columns), np.float32)
         order = _order(lists, walked.steps, walked.most)
         arguments = (
             *_job(splats, lists, camera), *order, partial.pixels, walked.last, walked.masks,
             walked.states, gradient, sums, _pointer(rows),
         )
-        _launch("backward", lists, BLOCKS * _multiprocessors(cupy.cuda.Device().id), arguments)
+        blocks = BLOCKS * _multiprocessors(cupy.cuda.Device().id)
+        _launch("backward", lists, blocks, arguments, SIDES if absolute else ())
         if self.deterministic:
             _gather(lists.items, rows, sums)
         return sums
@@ -133,10 +136,11 @@ def _job(splats, lists, camera):
     )
 
 
-def _launch(name, lists, blocks, arguments):
+def _launch(name, lists, blocks, arguments, defines=()):
     """Launches a pass over the tiles."""
     cut = "_cut" if lists.intervals is not None else ""
-    run(kernel(f"raster_{name}.cu", f"raster_{name}{cut}"), (blocks,), 32 * WARPS, arguments)
+    function = kernel(f"raster_{name}.cu", f"raster_{name}{cut}", defines)
+    run(function, (blocks,), 32 * WARPS, arguments)
 
 
 @functools.lru_cache(maxsize=None)
@@ -147,7 +151,8 @@ def _multiprocessors(device):
 
 
 def _gather(items, rows, sums):
-    """Adds rows (instances, 8, 9) into sums (n, 9), those of a splat in the order of the lists."""
+    """Adds rows (instances, 8, columns) into sums (n, columns), those of a splat in the order of
+    the lists."""
     import cupy
 
     note_call(None)  # CuPy's own kernels are not recorded
@@ -155,7 +160,8 @@ def _gather(items, rows, sums):
     splats = cupy.arange(len(sums) + 1, dtype=items.dtype)
     starts = cupy.searchsorted(items[instances], splats).astype(np.int64)
     blocks = -(-sums.size // THREADS)
-    kernel("raster_backward.cu", "raster_gather")(
+    defines = SIDES if sums.shape[1] == ABSOLUTE_GRADIENT else ()
+    kernel("raster_backward.cu", "raster_gather", defines)(
         (blocks,), (THREADS,), (instances, starts, rows, np.int64(len(sums)), sums)
     )
 

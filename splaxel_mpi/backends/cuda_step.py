@@ -37,6 +37,7 @@ class FreeRunning:
         self.backend, self.near, self.stop = backend, near, stop
         self.background, self.ssim_weight = background, ssim_weight
         self.tally = Tally()
+        self.absolute = False  # statistics are of absolute screen gradients
         self.supervised = {}  # tile count -> ones on the device
         self.release()
 
@@ -100,7 +101,9 @@ class FreeRunning:
             image, photo, camera, self._all_tiles(camera), rect, self.ssim_weight
         )
         seeds = backend.compose_layer_backward(gradient, lists, camera, self.background)
-        rows = backend.rasterize_backward(splats, lists, partial, seeds, camera, self.stop)
+        rows = backend.rasterize_backward(
+            splats, lists, partial, seeds, camera, self.stop, self.absolute
+        )
         if update is None:
             self._add_gradients(camera, degree, splats, rows)
         else:

@@ -3,13 +3,14 @@
 import numpy as np
 
 from .base import Backend
+from .host_chain import HostChain
 from .host_memory import HostMemory
 from .host_pixels import HostPixels
 from .host_project import HostProject
 from .host_raster import HostRaster
 
 
-class HostBackend(HostProject, HostRaster, HostPixels, Backend):
+class HostBackend(HostProject, HostRaster, HostPixels, HostChain, Backend):
     """Stages on numpy arrays. real: float32 or float64; threads: per rank."""
 
     name = "host"

@@ -3,8 +3,8 @@
 import numpy as np
 
 from ..scene.gaussians import GROUPS
-from .base import SPLAT, SPLAT_GRADIENT, Splats
-from .checks import check_array, check_degree
+from .base import SPLAT, Splats
+from .checks import check_array, check_degree, check_gradient
 from .host_library import call, suffix
 
 
@@ -45,7 +45,7 @@ class HostProject:
         parameters = self._parameters(gaussians)
         check_array("splats.rows", splats.rows, (visible,), np.int32)
         check_array("splats.data", splats.data, (visible, SPLAT), self.real)
-        check_array("gradient", gradient, (visible, SPLAT_GRADIENT), self.real)
+        columns = check_gradient(gradient, visible, self.real)
         for name, width in GROUPS.items():
             check_array(f"out.{name}", getattr(out, name), (count, width), self.real)
         check_array("out.seen", out.seen, (count,), np.uint8)
@@ -56,7 +56,8 @@ class HostProject:
         status = call(
             f"spx_project_backward_{suffix(self.real)}", count, *parameters, camera.packed(),
             camera.width, camera.height, degree, self.threads, visible, splats.rows, splats.data,
-            gradient, *(getattr(out, name) for name in GROUPS), out.seen, out.norm, out.count,
+            gradient, columns, *(getattr(out, name) for name in GROUPS), out.seen, out.norm,
+            out.count,
         )
         if status:
             raise ValueError(f"splats.rows must lie in 0 to {count - 1}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UserError
-from .base import SPLAT, SPLAT_GRADIENT, Partial, TileLists
+from .base import ABSOLUTE_GRADIENT, SPLAT, SPLAT_GRADIENT, Partial, TileLists
 from .host_library import call, suffix
 
 ISA = ("base", "avx2", "avx512")
@@ -109,20 +109,21 @@ class HostRaster:
         )
         return Partial(lists.tiles, pixels, walked)
 
-    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop):
+    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop, absolute=False):
         """See Backend.rasterize_backward. The same bits for any number of threads: a splat's
         contributions are added tile by tile in ascending order."""
         name, walked, count = suffix(self.real), partial.last, len(splats)
         _check(splats.data, (count, SPLAT), self.real)
         _check(gradient, partial.pixels.shape, self.real)
-        sums = np.zeros((count, SPLAT_GRADIENT), self.real)
+        columns = ABSOLUTE_GRADIENT if absolute else SPLAT_GRADIENT
+        sums = np.zeros((count, columns), self.real)
         rows = None
         if self.threads > 1:
-            rows = np.zeros((len(lists.items), SPLAT_GRADIENT), self.real)
+            rows = np.zeros((len(lists.items), columns), self.real)
         call(
             "raster_backward_" + name, *_job(lists, camera, walked, walked.steps, self.threads),
             partial.pixels, walked.last, walked.masks, walked.steps, gradient, splats.data,
-            count, rows, sums,
+            count, columns, rows, sums,
         )
         return sums
 

@@ -48,18 +48,18 @@ class Ghosts:
         """Ghosts that this rank sent in the last chunk, to itself included."""
         return int(self.counts.sum()) if self.sent is not None else 0
 
-    def give_back(self, works, gradients):
+    def give_back(self, works, gradients, width=SPLAT_GRADIENT):
         """Add gradients to their splats: own ones here, those of ghosts at their owner.
 
-        gradients[v][k]: (len(part.splats), 9) of works[v].parts[k]. Fills works[v].gradient.
+        gradients[v][k]: (len(part.splats), width) of works[v].parts[k]. Fills works[v].gradient.
         """
         for work, rows in zip(works, gradients):
-            work.gradient = self.backend.zeros((len(work.splats), SPLAT_GRADIENT))
+            work.gradient = self.backend.zeros((len(work.splats), width))
             for part, gradient in zip(work.parts, rows):
                 work.gradient[part.first : part.last] += gradient[: part.own]
         if self.sent is None:
             return
-        back = self._collect(works, gradients)
+        back = self._collect(works, gradients, width)
         returned = self._return(back)
         start = 0
         for row in self.sent:
@@ -146,9 +146,9 @@ class Ghosts:
         part.splats = Splats(rows, data, xp.concatenate([own.ids, ids]))
         return part
 
-    def _collect(self, works, gradients):
+    def _collect(self, works, gradients, width):
         """Gradients of ghosts in the order in which the ghosts arrived."""
-        back = self.backend.xp.empty((len(self.records), SPLAT_GRADIENT), self.backend.real)
+        back = self.backend.xp.empty((len(self.records), width), self.backend.real)
         for v, work in enumerate(works):
             for k, part in enumerate(work.parts):
                 start = part.own
@@ -160,7 +160,8 @@ class Ghosts:
 
     def _return(self, back):
         """Send gradients the way the ghosts came; rows in the order of ``sent``."""
-        outgoing = self.arrived.sum((1, 2)) * SPLAT_GRADIENT
-        incoming = self._per_rank(self.counts) * SPLAT_GRADIENT
+        width = back.shape[1]
+        outgoing = self.arrived.sum((1, 2)) * width
+        incoming = self._per_rank(self.counts) * width
         flat, _ = self.exchange.alltoallv("ghosts back", back.ravel(), outgoing, incoming)
-        return flat.reshape(-1, SPLAT_GRADIENT)
+        return flat.reshape(-1, width)

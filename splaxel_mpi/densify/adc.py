@@ -2,15 +2,16 @@
 3DGS section 5)."""
 
 import logging
-import math
 
 import numpy as np
 
 from ..arrays import module_of
 from ..scene.gaussians import Gaussians
 from ..scene.identity import child_ids, normal
-from ..schedule.events import crossed, latest
+from ..schedule.events import crossed
 from .base import Densifier
+from .choice import falling, smallest
+from .scatter import scatter
 
 log = logging.getLogger(__name__)
 
@@ -23,49 +24,49 @@ OPAQUE = 0.1
 
 
 class AdaptiveDensity(Densifier):
-    """ADC on this rank's Gaussians."""
+    """ADC on this rank's Gaussians; with absgrad by the sums of absolute gradients of AbsGS
+    (Ye et al. 2024), which do not cancel over a Gaussian's pixels."""
 
     name = "adc"
     opens = ("opaque", "reset")
 
-    def __init__(self, settings, extent, seed):
-        self.settings, self.extent, self.seed = settings, extent, seed
-
-    def _growth(self, before, after, total):
-        """Image count of the growth event that lies between two counts, None without one."""
-        end = self._end(after, total)
-        return latest(max(before, self.settings.start), end, self.settings.every)
+    @property
+    def needs_absolute(self):
+        """See Densifier."""
+        return self.settings.absgrad
 
     def _resetting(self, before, after, total):
-        return crossed(before, self._end(after, total), self.settings.reset_every)
-
-    def _end(self, after, total):
-        """Last image count that may have an event. None at the end of a run, where no step
-        follows that could put right what an event disturbs."""
-        stop = math.ceil(self.settings.stop * total) - 1
-        return min(after, stop) if after < total else 0
+        return crossed(before, self.last_event(after, total), self.settings.reset_every)
 
     def due(self, before, after, total):
         """See Densifier.due."""
-        growth = self._growth(before, after, total)
-        return growth is not None or self._resetting(before, after, total)
+        return super().due(before, after, total) or self._resetting(before, after, total)
 
     def apply(self, state, before, after, total, exchange):
+<<<<<<< HEAD
         """See Densifier.apply."""
         done = dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
         event = self._growth(before, after, total)
         if event is not None:
             done.update(self._grow(state, event))
             done.update(self._prune(state, event))
+=======
+        """See Densifier.apply. Counts cloned, split, pruned and reset."""
+        done = dict(cloned=0, split=0, pruned=0, reset=0)
+        event = self.growth(before, after, total)
+        if event is not None:
+            done.update(self._grow(state, event, exchange))
+            done["pruned"] = self._prune(state, event)
+>>>>>>> main
             state.norm[:], state.count[:] = 0, 0
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
         return done
 
-    def _grow(self, state, images):
+    def _grow(self, state, images, exchange):
         """Clone small and split large Gaussians whose mean screen gradient is high."""
         gaussians, xp = state.gaussians, module_of(state.norm)
-        high = state.norm > self.settings.threshold * xp.maximum(state.count, 1)
+        high = self._high(state, exchange)
         small = xp.exp(gaussians.scales.max(1)) <= self.settings.size * self.extent
         clone, split = xp.flatnonzero(high & small), xp.flatnonzero(high & ~small)
         children = [_clones(gaussians, clone, images)]
@@ -75,15 +76,34 @@ class AdaptiveDensity(Densifier):
         state.replace(keep, Gaussians.concatenate(children, xp))
         return dict(cloned=len(clone), split=len(split))
 
+    def _high(self, state, exchange):
+        """Those that grow, (n,) bool: mean gradient above the threshold, and of these the
+        highest where the budget has no room for all. Each adds one Gaussian."""
+        xp = module_of(state.norm)
+        counts = xp.maximum(state.count, 1)
+        high = state.norm > self.settings.least_gradient * counts
+        wanted = int(high.sum())
+        allowed = state.budget.allowed(exchange, len(high), wanted)
+        rows = xp.flatnonzero(high)
+        mean = state.norm[rows].astype(np.float64) / counts[rows]
+        chosen = smallest(falling(mean), state.gaussians.ids[rows], allowed, exchange)
+        high[rows[~chosen]] = False
+        return high
+
     def _prune(self, state, images):
         """Drop Gaussians that are nearly transparent, oversized or not finite. Counts of them, and
         of the opaque ones among them."""
         gaussians, settings, xp = state.gaussians, self.settings, module_of(state.norm)
+<<<<<<< HEAD
         opacity = 1 / (1 + xp.exp(-gaussians.opacities[:, 0]))
         keep = opacity >= settings.prune_opacity
         finite = xp.ones(len(gaussians), bool)
         for _, array in gaussians.groups():
             finite &= xp.isfinite(array).all(1)
+=======
+        keep = 1 / (1 + xp.exp(-gaussians.opacities[:, 0])) >= settings.prune_opacity
+        finite = gaussians.finite()
+>>>>>>> main
         if not finite.all():
             log.warning("%d Gaussians are not finite and are removed", int((~finite).sum()))
         keep &= finite
@@ -115,21 +135,7 @@ def _halves(gaussians, rows, images, k, seed):
     """The k-th (1 or 2) child of each split row: drawn from the parent, shrunk."""
     xp = module_of(rows)
     out, ids = gaussians.take(rows), gaussians.ids[rows]
-    offset = normal(ids, images, k, seed, xp).astype(out.dtype) * xp.exp(out.scales)
-    out.means += (rotations(out.quats) * offset[:, None, :]).sum(2)
+    scatter(out, normal(ids, images, k, seed, xp))
     out.scales -= out.dtype.type(np.log(SPLIT_SHRINK))
     out.ids = child_ids(ids, images, k, xp)
     return out
-
-
-def rotations(quats):
-    """Rotation matrices (n, 3, 3) of quaternions (n, 4), w first, any length but zero."""
-    xp = module_of(quats)
-    length = xp.sqrt((quats * quats).sum(1, keepdims=True))
-    w, x, y, z = (quats / xp.maximum(length, 1e-12)).T
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
-    return xp.stack([xp.stack(row, axis=-1) for row in rows], axis=1)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import module_of
+
 # parameter group -> values per Gaussian. shN holds the 15 coefficients of bands 1 to 3,
 # coefficient-major: value 3 * k + channel.
 GROUPS = {"means": 3, "scales": 3, "quats": 4, "opacities": 1, "sh0": 3, "shN": 45}
@@ -49,6 +51,14 @@ class Gaussians:
         """The same Gaussians with function applied to every array."""
         arrays = {name: function(array) for name, array in self.groups()}
         return Gaussians(**arrays, ids=function(self.ids))
+
+    def finite(self):
+        """Which have finite values alone: (n,) bool."""
+        xp = module_of(self.means)
+        good = xp.ones(len(self), bool)
+        for _, array in self.groups():
+            good &= xp.isfinite(array).all(1)
+        return good
 
     @staticmethod
     def empty(count, dtype=np.float32, xp=np):

@@ -11,6 +11,8 @@ import numpy as np
 STEP = 0x9E3779B97F4A7C15
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 CHILD_STREAM = 0x6368696C64  # of child_ids; callers number their own streams from 0
+# numbers k of draws under a run's seed; 1 and 2 are the halves of a split Gaussian
+NOISE, PLACE, APART = 3, 4, 5
 BITS = 53  # of a double's significand
 WORD = (1 << 64) - 1
 

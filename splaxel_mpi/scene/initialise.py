@@ -36,14 +36,14 @@ def neighbour_distances(positions, workers=1):
 
 
 def initial_gaussians(
-    positions, colors, indices, neighbour_distance, opacity=0.1, dtype=np.float32
+    positions, colors, indices, neighbour_distance, opacity=0.1, dtype=np.float32, scale=1.0
 ):
     """Isotropic Gaussians at points.
 
     positions: (n, 3) float64, world; colors: (n, 3) uint8 sRGB; indices: (n,) int64, place of
     each point in the whole input, which becomes its id; neighbour_distance: (n,) from
-    neighbour_distances over the whole input, the standard deviation; opacity: in (0, 1).
-    Raises ValueError for another opacity or when lengths differ.
+    neighbour_distances over the whole input; opacity: in (0, 1); scale: standard deviation in
+    those distances. Raises ValueError for another opacity or when lengths differ.
     """
     count = len(positions)
     if not 0.0 < opacity < 1.0:
@@ -53,7 +53,7 @@ def initial_gaussians(
     out = Gaussians.empty(count, dtype)
     out.means[:] = positions
     squared = np.maximum(np.square(neighbour_distance), SQUARED_DISTANCE_FLOOR)
-    out.scales[:] = 0.5 * np.log(squared)[:, None]
+    out.scales[:] = 0.5 * np.log(squared)[:, None] + np.log(scale)
     out.quats[:, 0] = 1.0
     out.opacities[:] = np.log(opacity / (1.0 - opacity))
     out.sh0[:] = (np.asarray(colors, np.float64) / 255.0 - 0.5) / SH_C0

@@ -56,12 +56,12 @@ class Budget:
         fit = int(exchange.allreduce(KIND, np.array([bound], np.int64), "min")[0])
         left = max(0, self.scene - total) if self.scene else most
         if most > left:
-            self._warn("scene", "the scene reached densify.limit = %d: no more Gaussians are "
-                       "added; raise it for a finer scene", self.scene)
+            self._warn(exchange, "scene", "the scene reached densify.limit = %d: no more "
+                       "Gaussians are added; raise it for a finer scene", self.scene)
         if min(most, left) > fit:
-            self._warn("rank", "a rank's memory is full with %d Gaussians in the scene: growth "
-                       "is cut short; use more ranks, raise backend.memory or set densify.limit",
-                       total)
+            self._warn(exchange, "rank", "a rank's memory is full with %d Gaussians in the "
+                       "scene: growth is cut short; use more ranks, raise backend.memory or set "
+                       "densify.limit", total)
         return min(most, left, fit)
 
     def check(self, exchange, rows):
@@ -86,10 +86,11 @@ class Budget:
         return (f"Gaussians: {ranks[:, 0].sum()}, at most {fullest} on a rank at "
                 f"{bytes_per_gaussian(real)} bytes each; {fit}{scene}")
 
-    def _warn(self, limit, *message):
-        if limit not in self.warned:
-            self.warned.add(limit)
+    def _warn(self, exchange, limit, *message):
+        """Once, by the first rank: all know the same."""
+        if limit not in self.warned and exchange.rank == 0:
             log.warning(*message)
+        self.warned.add(limit)
 
 
 def make_budget(setting, world, beside, share_gpu):

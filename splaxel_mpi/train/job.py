@@ -110,6 +110,7 @@ def prepare(config, resume, world, data, cache, folder):
     """A Trainer ready to run: fresh, or where the newest checkpoint stands. Collective."""
     chain, stored = [], None
     budget = make_budget(config.backend.memory, world, cache.capacity, config.mpi.share_gpu)
+    budget.scene = config.densify.limit
     if resume:
         place = folder / "checkpoints"
         state, tree, stored = from_checkpoint(place, config, world, data.content_id, budget)
@@ -132,10 +133,12 @@ def prepare(config, resume, world, data, cache, folder):
     if stored and trainer.renderer.saturation:
         _restore_masks(trainer, stored)
     trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
-    trainer.steps = make_steps(trainer.renderer, trainer.optimizer, config.train)
+    trainer.densifier = _densifier(config, world, data.extent)
+    trainer.steps = make_steps(
+        trainer.renderer, trainer.optimizer, config.train, trainer.densifier
+    )
     if isinstance(trainer.steps, OneRank):
         trainer.photos = DeviceImages(cache, world.backend)
-    trainer.densifier = make_densifier(config.densify, data.extent, config.run.seed)
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
     facts = dict(
@@ -152,6 +155,7 @@ def prepare(config, resume, world, data, cache, folder):
     return trainer
 
 
+<<<<<<< HEAD
 def _restore_masks(trainer, stored):
     """Masks of a checkpoint, where they hold for these cells and ranks."""
     cameras, renderer = [view.camera for view in trainer.views], trainer.renderer
@@ -160,6 +164,15 @@ def _restore_masks(trainer, stored):
             "the checkpoint has no masks for these ranks, cells and saturation.threshold: "
             "all tiles are drawn at first"
         )
+=======
+def _densifier(config, world, extent):
+    """The densifier of the settings, with a word on what it overrides."""
+    densifier = make_densifier(config.densify, extent, config.run.seed, world.backend)
+    if densifier and densifier.needs_dense and config.train.optimizer != "dense":
+        logger.info("densify.method %s moves every Gaussian in every step: train.optimizer %s is "
+                    "taken as dense", densifier.name, config.train.optimizer)
+    return densifier
+>>>>>>> main
 
 
 def make_renderer(config, world, tree, state, boxes):

@@ -38,6 +38,8 @@ class Trainer:
     def run(self):
         """Train until train.images images have been seen. Collective. Raises UserError where
         memory ends; what was trained until then is stored if that is possible."""
+        if self.densifier:
+            self.densifier.follow(self.state, self.world.exchange)
         while self.state.images_seen < self.config.train.images:
             before, step = self.state.images_seen, self.state.step
             try:
@@ -94,6 +96,7 @@ class Trainer:
         with self.renderer.timers("densify"):
             exchange, total = self.world.exchange, self.config.train.images
             done = self.densifier.apply(self.state, before, after, total, exchange)
+            self.densifier.follow(self.state, exchange)
             self.state.migrate(self.tree, exchange)
         self.set_layout()
         self.update_boxes(self.boxes.update)

@@ -25,6 +25,7 @@ class Step:
     photos: list  # of each view, on the device
     degree: int
     update: tuple  # Optimizer.arguments
+    before: int  # images seen
     done: object = field(default=None)  # event behind its last kernel
 
     @property
@@ -36,12 +37,14 @@ class Step:
 class OneRank:
     """The interface of step.Steps for one rank with one cell.
 
-    running: what Backend.free_running gives. Losses stay on the device until settle. Between two
-    settlements nobody else may change or look at the state.
+    running: what Backend.free_running gives; densifier: see step.Steps. Losses stay on the
+    device until settle. Between two settlements nobody else may change or look at the state.
     """
 
-    def __init__(self, renderer, optimizer, running):
+    def __init__(self, renderer, optimizer, running, densifier=None):
         self.renderer, self.optimizer = renderer, optimizer
+        self.densifier = densifier
+        running.absolute = bool(densifier and densifier.needs_absolute)
         self.running, self.tally = running, running.tally
         self.waiting = deque()  # steps that may not be done
         event = renderer.backend.xp.cuda.Event
@@ -60,7 +63,8 @@ class OneRank:
                 self._collect()
             update = self.optimizer.arguments(state.images_seen, len(views))
             pictures = [photos[view.index] for view in views]
-            step = Step(self.launched, views, pictures, degree, update)
+            before = state.images_seen
+            step = Step(self.launched, views, pictures, degree, update, before)
             self._run(step, 0, self.running.room())
             step.done = self.marks[self.turn]
             step.done.record()
@@ -123,9 +127,17 @@ class OneRank:
 
     def _run(self, step, start, room):
         """Views of a step from place ``start`` on, and its update. room: None for exact sizes."""
-        alone = len(step.views) == 1 and self.optimizer.selective
+        running, views = self.running, len(step.views)
+        alone = views == 1 and self.optimizer.selective and not running.absolute
         for view, photo in zip(step.views[start:], step.photos[start:]):
             update = step.update if alone else None
-            self.running.view(view.camera, photo, step.degree, room, update)
-        if not alone:
-            self.running.update(step.update, self.optimizer.selective)
+            running.view(view.camera, photo, step.degree, room, update)
+        if alone:
+            return
+        densifier = self.densifier
+        if densifier:
+            densifier.regularise(running.state, running.gradients, views, self.tally)
+        running.update(step.update, self.optimizer.selective)
+        if densifier:
+            rate, after = step.update[0]["means"], step.before + views
+            densifier.disturb(running.state, rate, step.before, after, self.tally)

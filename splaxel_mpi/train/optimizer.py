@@ -18,11 +18,13 @@ class Optimizer:
 
     settings: the train section; extent: of the scene, in its unit (scales the position rate);
     batch: B of all updates but the last of a run, which may have fewer images.
-    ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all.
+    ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all: as the
+    settings say, or where ``dense`` is set for a densifier that needs it.
     """
 
     def __init__(self, backend, settings, extent, batch):
         self.backend, self.settings, self.extent, self.batch = backend, settings, extent, batch
+        self.dense = settings.optimizer == "dense"
 
     def rate(self, name, images_seen, views=None):
         """Learning rate of a group after so many images, for ``views`` images (None: a batch).
@@ -38,7 +40,7 @@ class Optimizer:
     @property
     def selective(self):
         """Whether only what a batch sees is updated."""
-        return self.settings.optimizer == "selective"
+        return not self.dense
 
     def arguments(self, images_seen, views):
         """(rates by group, (betas, epsilon, step, scale)) of Backend.adam_groups for ``views``

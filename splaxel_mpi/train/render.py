@@ -1,6 +1,6 @@
 """From Gaussians to composed pixels and back, for the views of one chunk."""
 
-from ..backends.base import SPLAT_GRADIENT
+from ..backends.base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 from ..compose.base import ViewWork
 from ..compose.boundary import Exact
 from ..compose.ghosts import Ghosts
@@ -11,8 +11,14 @@ class Renderer:
     """The rendering stages of design section 2 on one rank's cells.
 
     backend, exchange, layout: see their contracts; compositor: compose.base.Compositor;
+<<<<<<< HEAD
     near, stop: settings of section render; boundary: one of compose.boundary (None: exact);
     saturation: visibility.saturation.Saturation (None: every tile is live).
+=======
+    near, stop: settings of section render; boundary: one of compose.boundary (None: exact).
+    absolute: densification statistics are of absolute
+    screen gradients.
+>>>>>>> main
     """
 
     def __init__(
@@ -26,6 +32,7 @@ class Renderer:
         self.set_layout(layout)
         self.timers = Timers()
         self.ghost_count = self.visible_count = 0
+        self.absolute = False
 
     def set_layout(self, layout):
         """Follow the cells, and their rows after a migration. Masks are of one tree only."""
@@ -33,7 +40,16 @@ class Renderer:
             self.saturation.clear()
         self.layout = self.compositor.layout = self.ghosts.layout = layout
 
+<<<<<<< HEAD
     def draw(self, gaussians, cameras, degree, rules, indices=None):
+=======
+    @property
+    def gradient_width(self):
+        """Columns of a splat gradient."""
+        return ABSOLUTE_GRADIENT if self.absolute else SPLAT_GRADIENT
+
+    def draw(self, gaussians, cameras, degree, rules):
+>>>>>>> main
         """Render a chunk of views.
 
         gaussians: this rank's, grouped by cell as in the layout; cameras: list of Camera;
@@ -72,7 +88,7 @@ class Renderer:
                 for work, s in zip(works, seeds)
             ]
         with self.timers("ghosts"):
-            self.ghosts.give_back(works, rows)
+            self.ghosts.give_back(works, rows, self.gradient_width)
         with self.timers("project back"):
             for work in works:
                 self.backend.project_backward(
@@ -106,9 +122,9 @@ class Renderer:
             )
 
     def _rasterize_backward(self, work, part, seed):
-        """Splat gradients of one (view, cell), (n, 9)."""
+        """Splat gradients of one (view, cell), (n, 9), or (n, 11) where absolute."""
         if len(part.held) == 0:
-            return self.backend.zeros((len(part.splats), SPLAT_GRADIENT))
+            return self.backend.zeros((len(part.splats), self.gradient_width))
         return self.backend.rasterize_backward(
-            part.splats, part.lists, part.partial, seed, work.camera, self.stop
+            part.splats, part.lists, part.partial, seed, work.camera, self.stop, self.absolute
         )

@@ -22,8 +22,9 @@ def from_points(points, config, world, budget):
     """
     positions, colors, distances, ids = _deal(points, world)
     budget.check(world.exchange, len(ids))
+    opacity, scale = config.scene.initial_opacity, config.scene.initial_scale
     gaussians = initial_gaussians(
-        positions, colors, ids, distances, config.scene.initial_opacity, world.backend.real
+        positions, colors, ids, distances, opacity, world.backend.real, scale
     )
     cells = config.partition.cells or world.ranks
     tree = build(gaussians.means, None, cells, world.exchange)

@@ -57,10 +57,12 @@ def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
 
 
 class Steps:
-    """One update after another. renderer, optimizer: see there; settings: the train section."""
+    """One update after another. renderer, optimizer: see there; settings: the train section;
+    densifier: whose part of every step is done, None for none."""
 
-    def __init__(self, renderer, optimizer, settings):
+    def __init__(self, renderer, optimizer, settings, densifier=None):
         self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
+        self.densifier = densifier
 
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
@@ -79,9 +81,15 @@ class Steps:
         shares = forward_backward(
             self.renderer, state.gaussians, views, photos, degree, self.settings, gradients
         )
+        before, after = state.images_seen, state.images_seen + len(views)
         with self.renderer.timers("adam"):
+            if self.densifier:
+                self.densifier.regularise(state, gradients, len(views))
             self.optimizer.step(state, gradients, len(views))
-        state.images_seen += len(views)
+            if self.densifier:
+                rate = self.optimizer.rate("means", before, len(views))
+                self.densifier.disturb(state, rate, before, after)
+        state.images_seen = after
         return shares
 
     def settle(self):
@@ -90,8 +98,12 @@ class Steps:
         return np.zeros((0, 3))
 
 
-def make_steps(renderer, optimizer, settings):
-    """Steps for a rank: those that never wait for the device where they are to be had."""
+def make_steps(renderer, optimizer, settings, densifier=None):
+    """Steps for a rank: those that never wait for the device where they are to be had. The
+    renderer and the optimizer are set to what the densifier (None: none) needs."""
+    if densifier:
+        renderer.absolute = densifier.needs_absolute
+        optimizer.dense |= densifier.needs_dense
     layout, running = renderer.layout, None
     if layout.ranks == layout.cells == 1:
         background = renderer.compositor.background
@@ -99,5 +111,5 @@ def make_steps(renderer, optimizer, settings):
             renderer.near, renderer.stop, background, settings.ssim_weight
         )
     if running:
-        return OneRank(renderer, optimizer, running)
-    return Steps(renderer, optimizer, settings)
+        return OneRank(renderer, optimizer, running, densifier)
+    return Steps(renderer, optimizer, settings, densifier)

@@ -102,6 +102,7 @@ class Rehearsal:
     def __init__(self, config, backend, make_renderer, cells):
         self.config, self.backend, self.make_renderer = config, backend, make_renderer
         self.exchange = exchange_alone(backend)
+        self.densifier = make_densifier(config.densify, 1.0, 0, backend)
         gaussians = _gaussians(backend.real)
         self.tree = build(gaussians.means, None, cells, self.exchange)
         self.state = State.fresh(gaussians, None)
@@ -111,10 +112,9 @@ class Rehearsal:
     def grow(self):
         """A growth event in which every Gaussian is cloned or split."""
         total = self.config.train.images
-        densifier = make_densifier(self.config.densify, 1.0, 0)
-        if densifier and total > 1:
+        if self.densifier and total > 1:
             self.state.norm[:] = 1
-            densifier.apply(self.state, 0, total - 1, total, self.exchange)
+            self.densifier.apply(self.state, 0, total - 1, total, self.exchange)
             self.state.migrate(self.tree, self.exchange)
 
     def step(self):
@@ -122,7 +122,8 @@ class Rehearsal:
         config, comm, backend = self.config, self.exchange.comm, self.backend
         world = World(comm, comm, self.exchange, backend)
         renderer = self.make_renderer(config, world, self.tree, self.state)
-        steps = make_steps(renderer, Optimizer(backend, config.train, 1.0, 1), config.train)
+        optimizer = Optimizer(backend, config.train, 1.0, 1)
+        steps = make_steps(renderer, optimizer, config.train, self.densifier)
         photo = np.full((SIZE, SIZE, 3), 99, np.uint8)
         if isinstance(steps, OneRank):
             photo = backend.to_device(photo)

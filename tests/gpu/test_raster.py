@@ -53,7 +53,7 @@ def single_and_double(splats):
             Splats(splats.rows, data.astype(np.float64), splats.ids))
 
 
-def compare(raster, splats, camera, stop=0.0, box=None):
+def compare(raster, splats, camera, stop=0.0, box=None, absolute=False):
     """Largest error of the image, and error of the gradient by columns, both relative.
 
     Pixels where a rounding may draw a splat or not take no part."""
@@ -67,12 +67,16 @@ def compare(raster, splats, camera, stop=0.0, box=None):
     gpu, gpu_lists = to_gpu(single, lists)
     partial = raster.rasterize(gpu, gpu_lists, camera, stop)
     gradient = cupy.asarray(reference.to_tiles(seeds, lists.tiles, camera))
-    found = raster.rasterize_backward(gpu, gpu_lists, partial, gradient, camera, stop).get()
+    found = raster.rasterize_backward(
+        gpu, gpu_lists, partial, gradient, camera, stop, absolute
+    ).get()
 
     real_lists = host.tile_lists(double, camera, box)
     expected = host.rasterize(double, real_lists, camera, stop)
     real_gradient = reference.to_tiles(seeds.astype(np.float64), real_lists.tiles, camera)
-    wanted = host.rasterize_backward(double, real_lists, expected, real_gradient, camera, stop)
+    wanted = host.rasterize_backward(
+        double, real_lists, expected, real_gradient, camera, stop, absolute
+    )
     image = reference.to_image(lists.tiles, partial.pixels.get(), camera)
     real_image = reference.to_image(real_lists.tiles, expected.pixels, camera)
     image_error = np.abs(image - real_image)[~near].max(initial=0) / np.abs(real_image).max()
@@ -121,6 +125,18 @@ def test_equals_host_inside_a_cell(raster, stop, high):
     splats = make.random_splats(camera, 800, np.float32, opacity=(0.02, 0.9))
     box = np.array([[-np.inf, -2.0, 2.0], [1.5, np.inf, high]])
     check(raster, splats, camera, stop, box=box)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("most", [0, 1024])
+@pytest.mark.parametrize("boxed", [False, True])
+def test_absolute_sums_equal_host(raster, boxed, most, deterministic):
+    """Columns 9 and 10, and the others beside them; heavy and light tiles, whole and cut."""
+    raster.most, raster.deterministic = most, deterministic
+    camera = make.make_camera(93, 70)
+    splats = make.random_splats(camera, 900, np.float32, opacity=(0.02, 0.9))
+    box = np.array([[-np.inf, -2.0, 2.0], [1.5, np.inf, 30.0]]) if boxed else None
+    check(raster, splats, camera, box=box, absolute=True)
 
 
 def test_needles_and_giants(raster):

@@ -117,6 +117,62 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, or
     tool.run(found, where, comm, peer, half, report, context.params, click.echo)
 
 
+@bench.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--json", "report", metavar="FILE", help="Write all figures there, too.")
+def boundaries(config, overrides, report):
+    """Train a scene with each setting of boundary.
+
+    As `splaxel-mpi train` does, three times from the start, to <run.folder>/<run.name>-exact,
+    -filter and -none. The table has the PSNR that the setting itself renders and that of the same
+    Gaussians in exact order, as viewers show them; bytes that ranks sent for a trained image; the
+    ghosts' share of visible Gaussians and of those bytes.
+
+    \b
+    Example:
+      mpirun -n 4 splaxel-mpi bench boundaries configs/city.yaml
+    """
+    from ...config import load, parse
+    from ...mpi import world
+    from . import boundaries as tool
+
+    comm = world.init()
+    text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
+    tool.run(parse(text, config), comm, report, click.echo)
+
+
+@bench.command()
+@click.option("--gaussians", type=Count(), default="10M", help="Gaussians of the city.")
+@click.option("--side", type=click.FloatRange(148, 100_000), default=1000.0,
+              help="Side of the city in metres.")
+@click.option("--cells", type=click.IntRange(2, 4096), default=8, help="Cells, one a rank.")
+@click.option("--views", type=click.Choice(["street", "aerial", "mixed"]), multiple=True,
+              default=("street", "aerial"), help="Kind of views; give it again for another kind.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=16, help="Views of each kind.")
+@click.option("--json", "report", metavar="FILE", help="Write all figures there, too.")
+def ghosts(gaussians, side, cells, views, count, report):
+    """Count the Gaussians that travel to other cells.
+
+    On a city of Gaussians, by projecting it on the host; without masks, which let fewer travel.
+    Bytes are those of ghosts and their gradients, against those of sending every visible Gaussian
+    to the ranks whose rows of pixels it meets. One process, no mpirun.
+
+    \b
+    Example:
+      splaxel-mpi bench ghosts --gaussians 10M --side 1000
+    """
+    from ...mpi import world
+    from ...mpi.host import HostExchange
+    from . import ghosts as tool
+
+    comm = world.init()
+    if comm.size > 1:
+        raise UserError("bench ghosts: counts in one process: start it without mpirun or srun")
+    where = make_backend("host", comm)
+    tool.run(gaussians, side, cells, count, views, where, HostExchange(comm), report, click.echo)
+
+
 def make_backend(name, comm):
     """The backend of a name, with all cores of this process. Raises UserError."""
     from ...backends import choose_backend, make_backend
