@@ -71,13 +71,8 @@ def test_the_mean_is_over_the_images_that_saw_it():
 
 def test_no_event_changes_nothing():
     state = make_state([SMALL, LARGE], [1, 1])
-<<<<<<< HEAD
-    done = densifier().apply(state, 600, 699, TOTAL, None)
-    assert done == dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
-=======
     done = densifier().apply(state, 600, 699, TOTAL, SelfExchange())
-    assert done == dict(cloned=0, split=0, pruned=0, reset=0)
->>>>>>> main
+    assert done == dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
     assert len(state.gaussians) == 2 and state.norm.all() and state.count.all()
 
 
@@ -141,7 +136,7 @@ def test_the_highest_grow_where_the_limit_has_no_room_for_all(caplog):
     state = make_state([SMALL, LARGE, SMALL, SMALL, SMALL, SMALL, LARGE, SMALL], means)
     state.budget.scene = 11
     with caplog.at_level(logging.WARNING):
-        assert grow(state) == dict(cloned=1, split=2, pruned=0, reset=0)
+        assert grow(state) == dict(cloned=1, split=2, pruned=0, opaque=0, reset=0)
         assert len(state.gaussians) == 11
         assert np.isin([100, 103, 104], state.gaussians.ids).all()
         assert not np.isin([101, 106], state.gaussians.ids).any()
@@ -199,11 +194,7 @@ def test_oversized_ones_are_pruned_once_opacities_were_reset(event, left, batch)
     """The event at 3000 itself prunes before it resets, also when the batch ends after it."""
     state = make_state([0.1 * EXTENT * 0.99, 0.1 * EXTENT * 1.01], [0, 0])
     after = -(-event // batch) * batch
-<<<<<<< HEAD
-    done = densifier().apply(state, after - batch, after, TOTAL, None)
-=======
-    densifier().apply(state, after - batch, after, TOTAL, SelfExchange())
->>>>>>> main
+    done = densifier().apply(state, after - batch, after, TOTAL, SelfExchange())
     assert len(state.gaussians) == left
     assert done["opaque"] == done["pruned"] == 2 - left  # they are of medium opacity
     assert {"opaque", "reset"} == set(densifier().opens)  # what clears masks

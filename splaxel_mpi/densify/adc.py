@@ -43,21 +43,12 @@ class AdaptiveDensity(Densifier):
         return super().due(before, after, total) or self._resetting(before, after, total)
 
     def apply(self, state, before, after, total, exchange):
-<<<<<<< HEAD
-        """See Densifier.apply."""
+        """See Densifier.apply. Counts cloned, split, pruned, opaque (of the pruned) and reset."""
         done = dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
-        event = self._growth(before, after, total)
-        if event is not None:
-            done.update(self._grow(state, event))
-            done.update(self._prune(state, event))
-=======
-        """See Densifier.apply. Counts cloned, split, pruned and reset."""
-        done = dict(cloned=0, split=0, pruned=0, reset=0)
         event = self.growth(before, after, total)
         if event is not None:
             done.update(self._grow(state, event, exchange))
-            done["pruned"] = self._prune(state, event)
->>>>>>> main
+            done.update(self._prune(state, event))
             state.norm[:], state.count[:] = 0, 0
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
@@ -94,16 +85,9 @@ class AdaptiveDensity(Densifier):
         """Drop Gaussians that are nearly transparent, oversized or not finite. Counts of them, and
         of the opaque ones among them."""
         gaussians, settings, xp = state.gaussians, self.settings, module_of(state.norm)
-<<<<<<< HEAD
         opacity = 1 / (1 + xp.exp(-gaussians.opacities[:, 0]))
         keep = opacity >= settings.prune_opacity
-        finite = xp.ones(len(gaussians), bool)
-        for _, array in gaussians.groups():
-            finite &= xp.isfinite(array).all(1)
-=======
-        keep = 1 / (1 + xp.exp(-gaussians.opacities[:, 0])) >= settings.prune_opacity
         finite = gaussians.finite()
->>>>>>> main
         if not finite.all():
             log.warning("%d Gaussians are not finite and are removed", int((~finite).sum()))
         keep &= finite

@@ -20,9 +20,7 @@ class Densifier:
     """
 
     name = ""
-<<<<<<< HEAD
     opens = ()  # counts of apply() that let light through where there was none
-=======
     needs_dense = needs_absolute = False
 
     def __init__(self, settings, extent, seed, backend=None):
@@ -38,7 +36,6 @@ class Densifier:
         no step follows that could put right what an event disturbs."""
         stop = math.ceil(self.settings.stop_fraction * total) - 1
         return min(after, stop) if after < total else 0
->>>>>>> main
 
     def due(self, before, after, total):
         """True when an event lies between two image counts (before < event <= after)."""
@@ -47,13 +44,8 @@ class Densifier:
     def apply(self, state, before, after, total, exchange):
         """Change the rows of ``state`` in place. Collective over the ranks of ``exchange``.
 
-<<<<<<< HEAD
-        Returns a dict of counts: cloned, split, pruned, opaque (among them), reset. Rows are
-        then out of cell order; the caller migrates them.
-=======
         total: images of the run. Returns a dict of counts of this rank, the same names on all.
         Rows are then out of cell order; the caller migrates them.
->>>>>>> main
         """
         raise NotImplementedError
 

@@ -155,7 +155,6 @@ def prepare(config, resume, world, data, cache, folder):
     return trainer
 
 
-<<<<<<< HEAD
 def _restore_masks(trainer, stored):
     """Masks of a checkpoint, where they hold for these cells and ranks."""
     cameras, renderer = [view.camera for view in trainer.views], trainer.renderer
@@ -164,7 +163,8 @@ def _restore_masks(trainer, stored):
             "the checkpoint has no masks for these ranks, cells and saturation.threshold: "
             "all tiles are drawn at first"
         )
-=======
+
+
 def _densifier(config, world, extent):
     """The densifier of the settings, with a word on what it overrides."""
     densifier = make_densifier(config.densify, extent, config.run.seed, world.backend)
@@ -172,7 +172,6 @@ def _densifier(config, world, extent):
         logger.info("densify.method %s moves every Gaussian in every step: train.optimizer %s is "
                     "taken as dense", densifier.name, config.train.optimizer)
     return densifier
->>>>>>> main
 
 
 def make_renderer(config, world, tree, state, boxes):

@@ -11,14 +11,9 @@ class Renderer:
     """The rendering stages of design section 2 on one rank's cells.
 
     backend, exchange, layout: see their contracts; compositor: compose.base.Compositor;
-<<<<<<< HEAD
     near, stop: settings of section render; boundary: one of compose.boundary (None: exact);
-    saturation: visibility.saturation.Saturation (None: every tile is live).
-=======
-    near, stop: settings of section render; boundary: one of compose.boundary (None: exact).
-    absolute: densification statistics are of absolute
-    screen gradients.
->>>>>>> main
+    saturation: visibility.saturation.Saturation (None: every tile is live). absolute:
+    densification statistics are of absolute screen gradients.
     """
 
     def __init__(
@@ -40,16 +35,12 @@ class Renderer:
             self.saturation.clear()
         self.layout = self.compositor.layout = self.ghosts.layout = layout
 
-<<<<<<< HEAD
-    def draw(self, gaussians, cameras, degree, rules, indices=None):
-=======
     @property
     def gradient_width(self):
         """Columns of a splat gradient."""
         return ABSOLUTE_GRADIENT if self.absolute else SPLAT_GRADIENT
 
-    def draw(self, gaussians, cameras, degree, rules):
->>>>>>> main
+    def draw(self, gaussians, cameras, degree, rules, indices=None):
         """Render a chunk of views.
 
         gaussians: this rank's, grouped by cell as in the layout; cameras: list of Camera;
