@@ -43,6 +43,7 @@ adam(long long rows,
      AdamGroups all,
      const unsigned char* __restrict__ seen,  // (rows,) or null: all rows
      int clear,                               // set gradients that were used to zero
+     int* broken,                             // (groups,) or null: 1 where values are not finite
      const unsigned long long* stop) {        // (1,) or null, see counted.cuh
     if (is_stopped(stop)) return;
     int which = 0;
@@ -54,6 +55,7 @@ adam(long long rows,
     const unsigned values = unsigned(left < group.rows_a_block ? left : group.rows_a_block) * width;
     const long long base = first_row * width;
     const unsigned char* seen_here = seen ? seen + first_row : nullptr;
+    bool finite = true;
     for (unsigned at = 4 * threadIdx.x; at < values; at += 4 * THREADS) {
         const int count = values - at < 4 ? int(values - at) : 4;
         const unsigned bits = wanted(seen_here, at, width, count);
@@ -66,7 +68,7 @@ adam(long long rows,
         load_four(group.second + place, count, v);
         for (int k = 0; k < 4; ++k)
             if (bits >> k & 1) {
-                adam_update(group.step, g[k], p[k], m[k], v[k]);
+                finite &= adam_update(group.step, g[k], p[k], m[k], v[k]);
                 g[k] = 0.0f;
             }
         store_four(p, count, group.parameter + place);
@@ -74,4 +76,5 @@ adam(long long rows,
         store_four(v, count, group.second + place);
         if (clear) store_four(g, count, group.gradient + place);
     }
+    if (broken && !finite) broken[which] = 1;  // all that write, write the same
 }

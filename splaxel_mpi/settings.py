@@ -164,6 +164,11 @@ class Train(Section):
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay of the first moment.")
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam: decay of the second moment.")
     epsilon: float = Field(1e-15, gt=0, description="Adam: added to the denominator.")
+    on_nonfinite: Literal["stop", "prune"] = Field(
+        "stop",
+        description="What follows when a number of a Gaussian is no longer finite; stop: the "
+        "run ends, its checkpoints are whole; prune: such Gaussians go, with a warning.",
+    )
     rates: Rates = Field(default_factory=Rates)
 
 
@@ -285,6 +290,26 @@ class Partition(Section):
         0.1, ge=0,
         description="Widening of the boxes that predict where a cell takes part, as a "
         "fraction of their size; they are made anew once Gaussians have used it up.",
+    )
+    check: Count = Field(
+        2000,
+        description="Images between checks of the balance, which may end in a new tree; "
+        "0: the first tree stays.",
+    )
+    imbalance: float = Field(
+        0.2, ge=0,
+        description="A new tree is built when a rank has more than 1 + this times its part "
+        "of the weight.",
+    )
+    seen_weight: Fraction = Field(
+        0.0,
+        description="What a Gaussian weighs: 0: 1 (equal counts, equal memory); 1: how often "
+        "views see it (equal work); between: that much of the latter.",
+    )
+    skew: Fraction = Field(
+        0.0,
+        description="For experiments: the first tree gives its first cell 1 + this times the "
+        "mean count.",
     )
 
 

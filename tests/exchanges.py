@@ -16,6 +16,7 @@ class ThreadExchange(Exchange):
         self.comm = SimpleNamespace(rank=rank, size=ranks)
         self.board, self.barrier = board, barrier
         self.calls = {}  # (method, kind) -> number of calls
+        self.bytes = {}  # kind -> bytes sent to others by alltoallv
         self.largest = 0  # most items that this rank passed at once
 
     def _meet(self, method, kind, value, items):
@@ -42,6 +43,8 @@ class ThreadExchange(Exchange):
 
     def alltoallv(self, kind, data, counts, received=None):
         assert data.ndim == 1 and len(data) == counts.sum() and len(counts) == self.ranks
+        sent = int(counts.sum() - counts[self.rank]) * data.itemsize
+        self.bytes[kind] = self.bytes.get(kind, 0) + sent
         parts = np.split(np.array(data), np.cumsum(counts)[:-1])
         parts = [part[self.rank] for part in self._meet("alltoallv", kind, parts, len(data))]
         found = np.array([len(part) for part in parts], np.int64)

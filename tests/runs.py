@@ -49,6 +49,11 @@ def train(city, folder, comm, *overrides, resume=False):
     return Path(folder) / "small"
 
 
+def shared_folder(comm, tmp_path_factory):
+    """One temporary folder for all ranks."""
+    return comm.bcast(tmp_path_factory.mktemp("shared") if comm.rank == 0 else None)
+
+
 def last_checkpoint(run):
     """Path of the checkpoint with most images."""
     return sorted((run / "checkpoints").glob("*.h5"))[-1]

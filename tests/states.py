@@ -12,7 +12,7 @@ def arrays_of(state):
     found = state.gaussians.columns()
     for kind, moments in (("first", state.first), ("second", state.second)):
         found.update({f"{kind}/{name}": moments[name] for name in GROUPS})
-    found.update(norm=state.norm, count=state.count)
+    found.update(norm=state.norm, count=state.count, seen_count=state.seen_count)
     return found
 
 
@@ -24,6 +24,7 @@ def filled(gaussians):
         for array in moments.values():
             array[:] = random.random(array.shape)
     state.norm[:], state.count[:] = random.random(count), random.permutation(count)
+    state.seen_count[:] = count + random.permutation(count)
     return state
 
 

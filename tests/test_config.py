@@ -1,5 +1,6 @@
 """Settings: what a file and the command line may say, and what a user is told otherwise."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,11 +65,29 @@ def test_description_covers_every_setting():
         assert word in " ".join(text.replace("#", "").split())
 
 
-@pytest.mark.parametrize("name", ["city", "photos"])
-def test_shipped_files_are_valid(name):
-    settings = config.load(ROOT / "configs" / f"{name}.yaml")
-    assert settings.train.optimizer == "dense"
-    assert settings.run.name == name
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_shipped_files_are_valid(path):
+    """Each loads, says why it sets what it sets, and is told of where users look."""
+    settings = config.load(path)
+    assert settings.run.name == path.stem
+    dense = {"city", "photos", "room"}
+    assert settings.train.optimizer == ("dense" if path.stem in dense else "selective")
+    assert f"`configs/{path.name}`" in (ROOT / "docs" / "data-sets.md").read_text()
+    bare = [line for line in path.read_text().splitlines()
+            if re.match(r" +\w+: *[^ #]", line) and " # " not in line]
+    assert not bare or path.stem in ("city", "photos")
+
+
+def test_presets_of_the_paper_have_its_lengths():
+    """Table 1, iterations as images; batch as many as its 8 GPUs."""
+    lengths = {"small-city-street": 150_000, "small-city-aerial": 30_000,
+               "big-city-street": 1_200_000, "big-city-aerial": 300_000}
+    for name, images in lengths.items():
+        settings = config.load(ROOT / "configs" / f"{name}.yaml")
+        assert (settings.train.images, settings.train.batch) == (images, 8)
+        assert settings.partition.imbalance == 0.2
+        grows = settings.densify.stop * images
+        assert settings.densify.start + settings.densify.every < grows
 
 
 def test_overrides_win_and_are_yaml():

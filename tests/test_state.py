@@ -94,7 +94,7 @@ def test_gradients_are_one_zeroed_set_that_the_optimizer_leaves_zeroed():
 def test_gradients_take_no_memory_before_they_are_asked_for():
     state = whole()
     stored = state.nbytes
-    assert stored == COUNT * (59 * 4 * 3 + 8 + 4 + 4)
+    assert stored == COUNT * (59 * 4 * 3 + 8 + 4 + 4 + 4)
     out = state.gradients()
     assert state.nbytes == stored + COUNT * (59 * 4 + 1)
     out.seen[:], out.means[:] = 1, 1

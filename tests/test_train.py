@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runs import last_checkpoint, small_city, state_of, train
+from runs import last_checkpoint, shared_folder, small_city, state_of, train
 from splaxel_mpi.checkpoint.resume import load
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
@@ -176,11 +176,6 @@ def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
         a, b = found[f"gaussians/{name}"], expected[f"gaussians/{name}"]
         assert np.abs(a - b).max() <= 1e-10 * np.abs(b).max(), name
     comm.barrier()
-
-
-def shared_folder(comm, tmp_path_factory):
-    """One temporary folder for all ranks."""
-    return comm.bcast(tmp_path_factory.mktemp("shared") if comm.rank == 0 else None)
 
 
 def stop_half_way(finished, folder):

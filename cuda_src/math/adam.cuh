@@ -33,12 +33,15 @@ SPX_HD AdamStep<T> make_adam_step(double rate, double beta1, double beta2, doubl
     return s;
 }
 
+// Returns whether the parameter and its moments are finite: a first moment that is not makes the
+// parameter so.
 template <typename T>
-SPX_HD void adam_update(const AdamStep<T>& s, T gradient, T& parameter, T& first, T& second) {
+SPX_HD bool adam_update(const AdamStep<T>& s, T gradient, T& parameter, T& first, T& second) {
     const T g = gradient * s.scale;
     first = s.keep_first * first + s.take_first * g;
     second = s.keep_second * second + s.take_second * (g * g);
     parameter -= s.rate * first / (sqrt(second) * s.root_correction + s.epsilon);
+    return (parameter - parameter) + (second - second) == T(0);
 }
 
 SPX_NAMESPACE_END

@@ -186,14 +186,16 @@ class Backend:
         """
         raise NotImplementedError
 
-    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False, broken=None):
         """One Adam step in place, bias corrected by 1 - beta^step.
 
         groups: up to six tuples (parameter, gradient, first, second, rate) of arrays (n, width)
         with the same n; step: real, at least 1; 1, 2, ... where all batches have the size of
         this one. gradients are multiplied by scale; rows with seen[row] == 0 are left alone
         (seen (n,) uint8, None: all rows). parameter -= rate * m_hat / (sqrt(v_hat) + epsilon).
-        clear: zero the gradients of the rows that were updated; seen stays as it is.
+        clear: zero the gradients of the rows that were updated; seen stays as it is. broken:
+        (groups,) int32, set to 1 for a group in which a value that was updated, parameter or
+        moment, is no longer finite, else left alone; None: nobody asks.
         """
         raise NotImplementedError
 

@@ -48,7 +48,8 @@ class CudaAdam:
     """Mixin of the CUDA backend: adam_groups, and project_backward_adam, which fuses it with the
     gradient of projection."""
 
-    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False, tally=None):
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False, broken=None,
+                    tally=None):
         """See Backend.adam_groups. All groups are one launch.
 
         tally: cuda_tally.Tally; nothing is done once it is stopped. Raises ValueError for wrong
@@ -59,6 +60,8 @@ class CudaAdam:
         rows = len(groups[0][0])
         if seen is not None:
             check_array("seen", seen, (rows,), np.uint8)
+        if broken is not None:
+            check_array("broken", broken, (len(groups),), np.int32)
         table = np.zeros(MOST_GROUPS, GROUP)
         blocks = 0
         for entry, (*arrays, _) in zip(table, groups):
@@ -70,7 +73,7 @@ class CudaAdam:
         rates = [group[-1] for group in groups]
         table["step"][: len(rates)] = steps_of(rates, betas, epsilon, step, scale)
         launch(kernel("adam.cu", "adam"), blocks, THREADS, rows, np.int32(len(groups)),
-               _by_value(table), seen, np.int32(clear), tally and tally.stop_word)
+               _by_value(table), seen, np.int32(clear), broken, tally and tally.stop_word)
 
     def project_backward_adam(self, gaussians, camera, degree, splats, gradient, out, first,
                               second, rates, betas, epsilon, step, scale, tally=None):

@@ -81,7 +81,7 @@ class HostPixels:
         )
         return gradient, sums
 
-    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False):
+    def adam_groups(self, groups, seen, betas, epsilon, step, scale, clear=False, broken=None):
         """See Backend.adam_groups.
 
         Raises ValueError for wrong shapes or types and step below 1.
@@ -91,15 +91,18 @@ class HostPixels:
         rows = len(groups[0][0])
         if seen is not None:
             check_array("seen", seen, (rows,), np.uint8)
+        if broken is not None:
+            check_array("broken", broken, (len(groups),), np.int32)
         for *arrays, _ in groups:
             shape = (rows, arrays[0].shape[-1])
             for name, array in zip(("parameter", "gradient", "first", "second"), arrays):
                 check_array(name, array, shape, self.real)
-        for *arrays, rate in groups:
+        for k, (*arrays, rate) in enumerate(groups):
+            flag = None if broken is None else broken[k : k + 1]
             call(
                 f"spx_adam_{suffix(self.real)}", rows, arrays[0].shape[1], *arrays, seen,
                 float(rate), float(betas[0]), float(betas[1]), float(epsilon), float(step),
-                float(scale), int(clear), self.threads,
+                float(scale), int(clear), flag, self.threads,
             )
 
     def _stream_length(self, tiles, camera):

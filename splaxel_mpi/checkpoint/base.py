@@ -45,6 +45,8 @@ class Checkpoint:
     config_chain: list = field(default_factory=list)  # configurations of earlier runs, oldest first
     versions: dict = field(default_factory=dict)  # software name -> version text
 
+    seen_count: np.ndarray = None  # (n,) int32, views before those in gradient_count; None: 0
+
     extra: dict = field(default_factory=dict)  # name -> (k, ...) array, this rank's only
 
     created: str = ""  # UTC, ISO 8601

@@ -12,6 +12,8 @@ from splaxel_mpi.files import HDF5_DAMAGE, open_hdf5
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS, Gaussians
 
+SEEN = "densify/seen_count"  # files of the first versions have none
+
 
 class Reader:
     """An open checkpoint. The constructor checks all but the rows: that it is complete, of
@@ -88,6 +90,8 @@ class Reader:
         self.check_rows("gaussians/cell", (), np.dtype(np.int32), "i")
         self.check_rows("densify/gradient_norm", (), None, "f")
         self.check_rows("densify/gradient_count", (), None, "iu")
+        if SEEN in self.contents:
+            self.check_rows(SEEN, (), np.dtype(np.int32), "i")
 
     def check_rows(self, path, tail, kind, kinds):
         """Compare a data set's shape and type with what the layout says."""
@@ -220,6 +224,7 @@ class Reader:
                 second=groups("adam/second"),
                 gradient_norm=part("densify/gradient_norm"),
                 gradient_count=part("densify/gradient_count"),
+                seen_count=part(SEEN) if SEEN in self.contents else None,
                 cell=cell,
                 extra=self.extra(rank) if size == self.ranks else {},
                 **self.replicated(),

@@ -40,6 +40,8 @@ def gaussian_rows(state):
     rows["gaussians/cell"] = np.asarray(state.cell, np.int32)
     rows["densify/gradient_norm"] = state.gradient_norm
     rows["densify/gradient_count"] = state.gradient_count
+    seen = np.zeros(count, np.int32) if state.seen_count is None else state.seen_count
+    rows["densify/seen_count"] = np.asarray(seen, np.int32)
     for path, array in rows.items():
         if len(array) != count:
             raise ValueError(f"{path} has {len(array)} rows, not {count}")

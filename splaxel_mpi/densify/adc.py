@@ -49,7 +49,7 @@ class AdaptiveDensity(Densifier):
         if event is not None:
             done.update(self._grow(state, event, exchange))
             done.update(self._prune(state, event))
-            state.norm[:], state.count[:] = 0, 0
+            state.clear_statistics()
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
         return done
@@ -64,7 +64,8 @@ class AdaptiveDensity(Densifier):
         children += [_halves(gaussians, split, images, k, self.seed) for k in (1, 2)]
         keep = xp.ones(len(gaussians), bool)
         keep[split] = False
-        state.replace(keep, Gaussians.concatenate(children, xp))
+        parents = xp.concatenate([clone, split, split])
+        state.replace(keep, Gaussians.concatenate(children, xp), parents)
         return dict(cloned=len(clone), split=len(split))
 
     def _high(self, state, exchange):

@@ -146,7 +146,7 @@ class MarkovChain(Densifier):
         out = gaussians.take(parents[parent])
         out.ids = child_ids(out.ids, images, place, xp)
         scatter(out, normal(out.ids, images, APART, self.seed, xp), SCATTER)
-        state.replace(~dead, out)
+        state.replace(~dead, out, parents[parent])
 
 
 def opacity_of(gaussians):

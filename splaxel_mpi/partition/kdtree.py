@@ -30,7 +30,7 @@ class _Node:
     """A node of the level that is being split."""
 
     first: int  # its cells are first to first + cells - 1
-    cells: int
+    shares: tuple  # parts of the weight that its cells should have, integers
     box: np.ndarray  # (2, 3) region of space
     rows: np.ndarray  # this rank's means in it
     axis: int = 0
@@ -44,19 +44,31 @@ class _Node:
     split: float = None
 
     @property
+    def cells(self):
+        """Number of cells."""
+        return len(self.shares)
+
+    @property
+    def parts(self):
+        """Sum of the shares, at least 1."""
+        return max(1, sum(self.shares))
+
+    @property
     def target(self):
-        """Weight that the left side should have, times cells (to stay an integer)."""
-        return self.total * (self.cells // 2)
+        """Weight that the left side should have, times parts (to stay an integer)."""
+        return self.total * sum(self.shares[: self.cells // 2])
 
     def miss(self, weight):
-        """How far a left side of this weight is from the target, times cells."""
-        return abs(weight * self.cells - self.target)
+        """How far a left side of this weight is from the target, times parts."""
+        return abs(weight * self.parts - self.target)
 
 
-def build(means, weights, cells, exchange, sample=None):
+def build(means, weights, cells, exchange, sample=None, shares=None):
     """Cut space into cells; see Partitioner.build for parameters and guarantees.
 
     A node for K cells gives floor(K/2) of them, and weight in that proportion, to the left.
+    shares: (cells,) integers, not negative, when the cells are to have unequal parts of the
+    weight (None: equal ones).
     The axis is the longest of its content; a later axis (y after x, z after y) wins only if
     longer by a share of 1e-6. The split is a coordinate value of the means' type (so float32
     and float64 comparisons agree), exact to one Gaussian or to 1e-4 of the side's weight.
@@ -70,7 +82,8 @@ def build(means, weights, cells, exchange, sample=None):
     weights = _checked(means, weights, exchange)
     space = np.array([[-np.inf] * 3, [np.inf] * 3])
     rows = module_of(means).arange(len(means))
-    level = [_Node(0, cells, space, rows)] if cells > 1 else []
+    shares = (1,) * cells if shares is None else _checked_shares(shares, cells)
+    level = [_Node(0, shares, space, rows)] if cells > 1 else []
     records = []  # (axis, split, left child, right child)
     while level:
         _share_extents(level, means, weights, exchange)
@@ -101,6 +114,14 @@ class KdTree(Partitioner):
 
     def build(self, means, weights, cells, exchange, sample=None):
         return build(means, weights, cells, exchange, sample)
+
+
+def _checked_shares(shares, cells):
+    """Shares as a tuple of Python integers."""
+    shares = tuple(int(share) for share in shares)
+    if len(shares) != cells or min(shares) < 0 or not sum(shares):
+        raise ValueError(f"{cells} cells need as many shares, none negative, not all 0: {shares}")
+    return shares
 
 
 def _selected(means, weights, sample):
@@ -248,8 +269,8 @@ def _narrow(node, table, dtype):
     """Keep the bin that holds the quantile, or settle on one of its edges."""
     shift = _shift(node)
     edges = node.below + np.concatenate([[0], np.cumsum(table)])
-    # last edge with weight <= target / cells; the quantile lies before the edge after it
-    index = int(np.searchsorted(edges, node.target // node.cells, side="right")) - 1
+    # last edge with weight <= target / parts; the quantile lies before the edge after it
+    index = int(np.searchsorted(edges, node.target // node.parts, side="right")) - 1
     index = min(max(index, 0), len(table) - 1)
     low, high = node.low + (index << shift), node.low + ((index + 1) << shift)
     below, upto = int(edges[index]), int(edges[index + 1])
@@ -274,6 +295,6 @@ def _halves(node, means):
     boxes[0][1, node.axis] = boxes[1][0, node.axis] = node.split
     half = node.cells // 2
     return (
-        _Node(node.first, half, boxes[0], node.rows[left]),
-        _Node(node.first + half, node.cells - half, boxes[1], node.rows[~left]),
+        _Node(node.first, node.shares[:half], boxes[0], node.rows[left]),
+        _Node(node.first + half, node.shares[half:], boxes[1], node.rows[~left]),
     )

@@ -20,9 +20,9 @@ RESERVE_SHARE = 1 / 64
 
 def bytes_per_gaussian(real):
     """Bytes that a Gaussian takes on its rank: parameters, two moments and gradients in the
-    float type ``real``, id, densification statistics and the mark of being seen."""
+    float type ``real``, id, densification statistics, count of views, mark of being seen."""
     size = np.dtype(real).itemsize
-    return 4 * sum(GROUPS.values()) * size + 8 + size + 4 + 1
+    return 4 * sum(GROUPS.values()) * size + 8 + size + 4 + 4 + 1
 
 
 def fits(memory, real):

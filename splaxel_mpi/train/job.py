@@ -26,6 +26,7 @@ from ..visibility.saturation import make_saturation
 from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
+from .guard import Guard
 from .loop import Trainer
 from .one_rank import OneRank
 from .optimizer import Optimizer
@@ -132,13 +133,17 @@ def prepare(config, resume, world, data, cache, folder):
     trainer.renderer = make_renderer(config, world, tree, state, boxes)
     if stored and trainer.renderer.saturation:
         _restore_masks(trainer, stored)
-    trainer.optimizer = Optimizer(world.backend, config.train, data.extent, trainer.batch)
+    trainer.guard = guard = Guard(world, config.train.on_nonfinite, state)
+    trainer.optimizer = Optimizer(
+        world.backend, config.train, data.extent, trainer.batch, guard.flags
+    )
     trainer.densifier = _densifier(config, world, data.extent)
     trainer.steps = make_steps(
         trainer.renderer, trainer.optimizer, config.train, trainer.densifier
     )
     if isinstance(trainer.steps, OneRank):
         trainer.photos = DeviceImages(cache, world.backend)
+        guard.every = guard.SELDOM
     trainer.scheduler = make_scheduler(config.train.order, data.train, config.run.seed)
     trainer.recorder = _recorder(config, world, folder, state, stored)
     facts = dict(
@@ -218,7 +223,7 @@ def finish(trainer, data, folder):
     if trainer.renderer.saturation:
         logger.info(trainer.renderer.saturation.describe(world.exchange))
     moved = recorder.total_bytes()
-    trainer.save(trainer)
+    trainer.store()
     quality = trainer.evaluate(folder / "pictures")
     recorder.quality(quality, trainer.state.images_seen)
     recorder.close()

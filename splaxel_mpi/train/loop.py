@@ -1,6 +1,7 @@
 """The training loop: step after step, with what happens now and then in between."""
 
 from ..evaluate.heldout import evaluate
+from ..partition.balance import rebalance
 from ..partition.layout import Layout
 from ..schedule.events import crossed
 from .pressure import give_up, relieve
@@ -17,7 +18,8 @@ class Trainer:
     ImageCache; photos: what training fetches photographs from, that cache or one on the device;
     state, tree: where training stands; boxes: ContentBoxes of its cells; renderer, optimizer,
     densifier (None: a fixed set of Gaussians), scheduler: the choices made; steps: of
-    step.make_steps; recorder: Recorder; save: function (trainer) that writes a checkpoint.
+    step.make_steps; guard: Guard; recorder: Recorder; save: function (trainer) that writes a
+    checkpoint.
     """
 
     def __init__(self, world, config, views, train, test, cache, batch):
@@ -26,7 +28,7 @@ class Trainer:
         self.cache, self.photos, self.batch = cache, cache, batch
         self.state = self.tree = self.boxes = None
         self.renderer = self.optimizer = self.densifier = self.scheduler = None
-        self.steps = self.recorder = self.save = None
+        self.steps = self.guard = self.recorder = self.save = None
 
     @property
     def degree(self):
@@ -53,7 +55,9 @@ class Trainer:
 
     def settle(self):
         """Wait for the steps under way, before anything but a step touches the state."""
-        self.recorder.add([], self.steps.settle())
+        shares = self.steps.settle()
+        self.recorder.add([], shares)
+        self.guard.hear(shares)
 
     def _step(self, before):
         """One batch; the last one of a run may be smaller."""
@@ -66,16 +70,27 @@ class Trainer:
         views = [self.views[i] for i in indices]
         shares = self.steps.step(self.state, views, photos, self.degree)
         self.recorder.add(views, shares)
+        with self.renderer.timers("guard"):
+            self.guard.watch(views, self.state.images_seen, self.renderer.take_gradient_sums())
+            self.guard.hear(shares)
 
     def _events(self, before, after):
         """What lies between two image counts."""
         config, last = self.config, after >= self.config.train.images
-        if self.densifier and self.densifier.due(before, after, config.train.images):
+        grow = self.densifier and self.densifier.due(before, after, config.train.images)
+        check = crossed(before, after, config.partition.check) and not last
+        report = crossed(before, after, config.log.every) or last
+        boxes = self.tree.cells > 1 and crossed(before, after, BOX_EVERY)
+        look = grow or boxes or check or last or self.guard.due(self.state.step)
+        if look or report:
+            self.check_numbers(look)
+        if grow:
             self.densify(before, after)
-        elif crossed(before, after, BOX_EVERY):
+        elif boxes:
             self.update_boxes(self.boxes.refresh)
-        if crossed(before, after, config.log.every) or last:
-            self.settle()
+        if check:
+            self.check_balance()
+        if report:
             rate = self.optimizer.rate("means", after)
             self.recorder.report(self.state, self.renderer, {"position_rate": rate})
             if last or self.recorder.images >= len(self.train):
@@ -84,11 +99,25 @@ class Trainer:
         if crossed(before, after, config.evaluate.every) and not last:
             self.recorder.quality(self.evaluate(), after)
         if crossed(before, after, config.checkpoint.every) and not last:
-            self.settle()
-            self.recorder.check_finite(self.state)
-            # a resumed run makes its boxes here, so the unbroken one does
-            self.update_boxes(self.boxes.update)
-            self.save(self)
+            self.store()
+
+    def store(self):
+        """Write a checkpoint; nothing that is not finite gets into one. Collective."""
+        self.check_numbers(look=True)
+        # a resumed run makes its boxes here, so the unbroken one does
+        self.update_boxes(self.boxes.update)
+        self.save(self)
+
+    def check_numbers(self, look):
+        """Let ranks agree that all numbers are finite, see Guard.settle. Collective."""
+        self.settle()
+        with self.renderer.timers("guard"):
+            dropped = self.guard.settle(self.state, look)
+            if dropped:
+                self._follow_rows()
+        if dropped:
+            self.set_layout()
+            self._clear_masks()  # numbers that are not finite look dark
 
     def densify(self, before, after):
         """Change the set of Gaussians and send each to the cell of its mean. Collective."""
@@ -96,13 +125,22 @@ class Trainer:
         with self.renderer.timers("densify"):
             exchange, total = self.world.exchange, self.config.train.images
             done = self.densifier.apply(self.state, before, after, total, exchange)
-            self.densifier.follow(self.state, exchange)
-            self.state.migrate(self.tree, exchange)
+            self._follow_rows()
         self.set_layout()
-        self.update_boxes(self.boxes.update)
         total = self.recorder.densified(done, self.state)
-        if self.renderer.saturation and any(total[name] for name in self.densifier.opens):
+        if any(total[name] for name in self.densifier.opens):
+            self._clear_masks()
+
+    def _clear_masks(self):
+        """Draw all tiles again: there may be light where there was none. On all ranks alike."""
+        if self.renderer.saturation:
             self.renderer.saturation.clear()
+
+    def _follow_rows(self):
+        """After Gaussians came or went: count them and send each to the cell of its mean."""
+        if self.densifier:
+            self.densifier.follow(self.state, self.world.exchange)
+        self.state.migrate(self.tree, self.world.exchange)
 
     def update_boxes(self, method):
         """Bring the content boxes up to date, by their method update or refresh. Collective. A
@@ -113,11 +151,22 @@ class Trainer:
                 state = self.state
                 method(state.gaussians, state.offsets, self.tree, self.world.exchange)
 
+    def check_balance(self):
+        """Build a new tree and redistribute where ranks have become too unequal. Collective."""
+        self.settle()
+        with self.renderer.timers("balance"):
+            settings, exchange = self.config.partition, self.world.exchange
+            self.tree, done = rebalance(self.state, self.tree, settings, exchange)
+        if done:
+            self.set_layout()
+            self.recorder.repartitioned(done, self.state)
+
     def set_layout(self):
-        """Tell the renderer where the rows of each cell lie now."""
+        """Tell all that depends on the cells which there are and where their rows lie now."""
         world = self.world
         layout = Layout(self.tree, world.rank, world.ranks, self.state.offsets)
         self.renderer.set_layout(layout)
+        self.update_boxes(self.boxes.update)
 
     def evaluate(self, folder=None):
         """Held-out Quality, or None without held-out views. Collective."""

@@ -20,11 +20,14 @@ class Optimizer:
     batch: B of all updates but the last of a run, which may have fewer images.
     ``selective`` updates only Gaussians that a view of the batch sees, ``dense`` all: as the
     settings say, or where ``dense`` is set for a densifier that needs it.
+    broken: (groups,) int32 flags of the backend, which Backend.adam_groups raises; None: nobody
+    asks.
     """
 
-    def __init__(self, backend, settings, extent, batch):
+    def __init__(self, backend, settings, extent, batch, broken=None):
         self.backend, self.settings, self.extent, self.batch = backend, settings, extent, batch
         self.dense = settings.optimizer == "dense"
+        self.broken = broken
 
     def rate(self, name, images_seen, views=None):
         """Learning rate of a group after so many images, for ``views`` images (None: a batch).
@@ -69,5 +72,5 @@ class Optimizer:
              rates[name])
             for name, parameter in state.gaussians.groups()
         ]
-        self.backend.adam_groups(groups, seen, *common, clear=True)
+        self.backend.adam_groups(groups, seen, *common, clear=True, broken=self.broken)
         gradients.seen.fill(0)

@@ -62,8 +62,7 @@ def _advice(trainer, what):
 def _store(trainer):
     """Write a checkpoint; what a message says of it."""
     try:
-        trainer.settle()
-        trainer.save(trainer)
+        trainer.store()
     except MemoryError:
         return ""
     return f"; image {trainer.state.images_seen} is stored, go on from it with --resume"

@@ -1,4 +1,4 @@
-"""Figures of a run: the metrics file, the progress line, and the check for broken numbers."""
+"""Figures of a run: the metrics file and the progress line."""
 
 import logging
 import math
@@ -78,13 +78,12 @@ class Recorder:
     def report(self, state, renderer, rates):
         """Reduce what was collected over ranks and write it. Collective.
 
-        Raises UserError when training has diverged (a loss or a Gaussian is not finite).
+        Losses that are not finite are left out: they are the guard's to tell.
         """
         exchange = self.world.exchange
         figures = exchange.allreduce("figures", np.concatenate(self.shares))
-        self._check(figures, state)
-        self.check_finite(state)
-        l1, dissimilarity, error = figures.mean(0)
+        figures = figures[np.isfinite(figures).all(1)]
+        l1, dissimilarity, error = figures.mean(0) if len(figures) else (math.nan,) * 3
         names, ranks = self._gather(self._rank_figures(state, renderer))
         self.visible += int(ranks[:, names.index("visible")].sum())
         if self.world.is_root:
@@ -111,29 +110,6 @@ class Recorder:
                 gaussians=int(ranks[:, names.index("gaussians")].sum()),
             )
         self.views, self.shares, self.last = [], [], time.perf_counter()
-
-    def _check(self, figures, state):
-        broken = np.flatnonzero(~np.isfinite(figures).all(1))
-        if len(broken):
-            raise UserError(
-                f"the loss of view {self.views[broken[0]].name} is not a finite number near image "
-                f"{state.images_seen}: training diverged; lower train.rates"
-            )
-
-    def check_finite(self, state):
-        """Raise UserError on all ranks when a parameter of any rank's Gaussians is not finite, so
-        that no broken model is stored. Collective."""
-        # a sum is not finite where a value is not, and in double those of float32 cannot overflow
-        with np.errstate(invalid="ignore"):  # inf - inf
-            sums = [float(array.sum(dtype=np.float64)) for _, array in state.gaussians.groups()]
-        broken = (~np.isfinite(sums)).astype(np.int64)
-        broken = self.world.exchange.allreduce("figures", broken, "max")
-        names = [name for (name, _), bad in zip(state.gaussians.groups(), broken) if bad]
-        if names:
-            raise UserError(
-                f"the {' and '.join(names)} of Gaussians are not finite near image "
-                f"{state.images_seen}: training diverged; lower train.rates"
-            )
 
     def check_visible(self, state):
         """Raise UserError when no view so far has shown a Gaussian: nothing can be learned."""
@@ -209,6 +185,25 @@ class Recorder:
                 "densify.prune_opacity or train.rates, or raise densify.prune_scale"
             )
         return dict(zip(names, total))
+
+    def repartitioned(self, done, state):
+        """Tell of a new tree. done: partition.balance.Repartition."""
+        if not self.world.is_root:
+            return
+        self.progress.message(
+            f"repartitioned after {state.images_seen} images: imbalance {done.before:.3f} -> "
+            f"{done.after:.3f}, moved {done.moved:,} of {done.total:,} Gaussians, "
+            f"{done.bytes / 1e6:,.1f} MB, {done.seconds:.2f} s"
+        )
+        self.series.append(
+            dict(
+                images_seen=state.images_seen,
+                imbalance_before=done.before,
+                imbalance_after=done.after,
+                moved=done.moved,
+                repartition_seconds=done.seconds,
+            )
+        )
 
     def quality(self, quality, images):
         """Record held-out quality measured during the run (on the root)."""

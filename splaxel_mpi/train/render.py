@@ -1,5 +1,7 @@
 """From Gaussians to composed pixels and back, for the views of one chunk."""
 
+import numpy as np
+
 from ..backends.base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 from ..compose.base import ViewWork
 from ..compose.boundary import Exact
@@ -28,6 +30,7 @@ class Renderer:
         self.timers = Timers()
         self.ghost_count = self.visible_count = 0
         self.absolute = False
+        self.gradient_sums = []  # of the splat gradients of each view, for the guard
 
     def set_layout(self, layout):
         """Follow the cells, and their rows after a migration. Masks are of one tree only."""
@@ -80,6 +83,7 @@ class Renderer:
             ]
         with self.timers("ghosts"):
             self.ghosts.give_back(works, rows, self.gradient_width)
+        self.gradient_sums += [_sum(work.gradient) for work in works]
         with self.timers("project back"):
             for work in works:
                 self.backend.project_backward(
@@ -90,6 +94,12 @@ class Renderer:
         """Visible splats and ghosts sent since the last call, summed over views."""
         out = self.visible_count, self.ghost_count
         self.visible_count = self.ghost_count = 0
+        return out
+
+    def take_gradient_sums(self):
+        """Sums of splat gradients since the last call, one a view: not finite where a gradient
+        is not."""
+        out, self.gradient_sums = self.gradient_sums, []
         return out
 
     def _project(self, gaussians, camera, degree):
@@ -119,3 +129,9 @@ class Renderer:
         return self.backend.rasterize_backward(
             part.splats, part.lists, part.partial, seed, work.camera, self.stop, self.absolute
         )
+
+
+def _sum(array):
+    """Sum of all values, a number or an array () on a device."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.sum()

@@ -30,6 +30,7 @@ class Saver:
             second={name: host(array) for name, array in state.second.items()},
             gradient_norm=host(state.norm),
             gradient_count=host(state.count),
+            seen_count=host(state.seen_count),
             cell=self._cells(trainer),
             tree=trainer.tree,
             images_seen=state.images_seen,

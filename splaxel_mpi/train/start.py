@@ -4,7 +4,7 @@ import numpy as np
 
 from ..checkpoint.resume import load_latest
 from ..errors import UserError
-from ..partition.kdtree import build
+from ..partition.balance import first_tree, new_tree
 from ..partition.layout import Layout
 from ..partition.migrate import regroup
 from ..scene.rows import Rows
@@ -27,7 +27,7 @@ def from_points(points, config, world, budget):
         positions, colors, ids, distances, opacity, world.backend.real, scale
     )
     cells = config.partition.cells or world.ranks
-    tree = build(gaussians.means, None, cells, world.exchange)
+    tree = first_tree(gaussians.means, cells, config.partition.skew, world.exchange)
     rows = Rows(gaussians.columns())
     offsets = regroup(rows, tree, world.exchange)
     budget.check(world.exchange, len(rows))
@@ -83,6 +83,8 @@ def from_checkpoint(folder, config, world, content_id, budget):
         )
     count = stored.gradient_count.astype(np.int32)
     columns = dict(gaussians.columns(), norm=stored.gradient_norm, count=count)
+    if stored.seen_count is not None:
+        columns["seen_count"] = stored.seen_count
     for moment in ("first", "second"):
         moments = getattr(stored, moment)
         columns.update({f"{moment}/{name}": array for name, array in moments.items()})
@@ -90,7 +92,7 @@ def from_checkpoint(folder, config, world, content_id, budget):
     state.images_seen, state.step = stored.images_seen, stored.step
     tree, cells = stored.tree, config.partition.cells or world.ranks
     if tree.cells != cells:
-        tree = build(gaussians.means, None, cells, world.exchange)
+        tree = new_tree(gaussians.means, state.seen, cells, config.partition, world.exchange)
     if stored.ranks == world.ranks and tree is stored.tree:
         local = Layout(tree, world.rank, world.ranks, np.zeros(1, np.int64)).local
         state.offsets = np.searchsorted(stored.cell, np.arange(local.start, local.stop + 1))

@@ -13,8 +13,9 @@ class State:
     """Gaussians of a rank with everything that belongs to them, row for row.
 
     gaussians: Gaussians; first, second: Adam's moments, group name -> (n, width); norm: (n,)
-    real and count: (n,) int32, the densification statistic (see Gradients); offsets: (local
-    cells + 1,) int64, rows of each local cell; budget: densifiers ask it before they add rows.
+    real and count: (n,) int32, the densification statistic (see Gradients); seen_count: (n,)
+    int32, views that saw a Gaussian and are no longer in count; offsets: (local cells + 1,)
+    int64, rows of each local cell; budget: densifiers ask it before they add rows.
 
     All arrays are views of the rows in use of one scene.rows.Rows. Change them in place; they
     are other arrays after replace, migrate and move, under the same names of the same objects.
@@ -22,8 +23,8 @@ class State:
 
     def __init__(self, rows, offsets=None, budget=None):
         """rows: scene.rows.Rows of parameters and ids, and perhaps of moments ("first/means",
-        ...), "norm" and "count"; what is missing is zero. offsets, budget (None: no limits):
-        see the class."""
+        ...), "norm", "count" and "seen_count"; what is missing is zero. offsets, budget (None:
+        no limits): see the class."""
         self.rows, self.offsets = rows, offsets
         self.images_seen = self.step = 0
         self.budget = budget or Budget()
@@ -33,6 +34,7 @@ class State:
         wanted = {f"first/{name}": (width, real) for name, width in GROUPS.items()}
         wanted |= {f"second/{name}": (width, real) for name, width in GROUPS.items()}
         wanted |= {"norm": (None, real), "count": (None, np.int32)}
+        wanted |= {"seen_count": (None, np.int32)}
         for name, (width, dtype) in wanted.items():
             if name not in rows.arrays:
                 rows.add(name, width, dtype)
@@ -44,21 +46,33 @@ class State:
         statistics."""
         return State(Rows(gaussians.columns()), offsets)
 
-    def replace(self, keep, children):
+    @property
+    def seen(self):
+        """Views in which projection found each Gaussian visible, (n,) int32."""
+        return self.seen_count + self.count
+
+    def clear_statistics(self):
+        """Begin the densification statistics anew."""
+        self.seen_count += self.count
+        self.norm[:], self.count[:] = 0, 0
+
+    def replace(self, keep, children, parents=None):
         """Keep some rows and append new Gaussians, whose moments and statistics are zero.
 
-        keep: (n,) bool; children: Gaussians, or None for none. Rows that stay keep their order.
-        Done in place: beside the rows no more is taken than a bounded copy or, where capacity
-        grows, one array.
+        keep: (n,) bool; children: Gaussians, or None for none; parents: present row of each
+        child's parent, which was seen as often as the child would have been (None: they start
+        at 0). Rows that stay keep their order. Done in place: beside the rows no more is taken
+        than a bounded copy or, where capacity grows, one array.
         """
         born = 0 if children is None else len(children)
+        inherited = {} if parents is None else {"seen_count": self.seen[parents]}
         self._hide()
         try:
             # first, so that no row is lost where memory is not enough
             self._reserve(int(keep.sum()) + born)
             self.rows.keep(keep)
             if born:
-                self.rows.append(born, children.columns())
+                self.rows.append(born, {**children.columns(), **inherited})
         finally:
             self._show()
 
@@ -126,6 +140,7 @@ class State:
                 self.rows[f"{moment}/{name}"] for moment in ("first", "second")
             )
         self.norm, self.count = self.rows["norm"], self.rows["count"]
+        self.seen_count = self.rows["seen_count"]
 
     def _hide(self):
         """Let go of all views, so that arrays that are replaced are free at once."""
@@ -133,5 +148,5 @@ class State:
             setattr(self.gaussians, name, None)
         self.first.clear()
         self.second.clear()
-        self.norm = self.count = None
+        self.norm = self.count = self.seen_count = None
         self._gradients = None

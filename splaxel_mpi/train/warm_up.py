@@ -9,6 +9,7 @@ import numpy as np
 
 from ..densify import make_densifier
 from ..mpi.transport import exchange_alone
+from ..partition.content import ContentBoxes
 from ..partition.kdtree import build
 from ..scene.camera import Camera
 from ..scene.gaussians import GROUPS, Gaussians
@@ -28,7 +29,7 @@ COUNT = 300
 def warm_up(config, world, make_renderer):
     """Bring all kernels of a training to every rank's GPU. Collective.
 
-    make_renderer: function (config, world, tree, state) -> Renderer. Rank 0 of each node
+    make_renderer: function (config, world, tree, state, boxes) -> Renderer. Rank 0 of each node
     compiles while the others wait; these find the results in CuPy's folder on disk. Where they
     do not see that folder each compiles for itself. Does nothing on the host backend.
     """
@@ -121,7 +122,9 @@ class Rehearsal:
         """One update from one view, and an image of it."""
         config, comm, backend = self.config, self.exchange.comm, self.backend
         world = World(comm, comm, self.exchange, backend)
-        renderer = self.make_renderer(config, world, self.tree, self.state)
+        boxes, state = ContentBoxes(config.partition.margin), self.state
+        boxes.update(state.gaussians, state.offsets, self.tree, self.exchange)
+        renderer = self.make_renderer(config, world, self.tree, state, boxes)
         optimizer = Optimizer(backend, config.train, 1.0, 1)
         steps = make_steps(renderer, optimizer, config.train, self.densifier)
         photo = np.full((SIZE, SIZE, 3), 99, np.uint8)
@@ -129,9 +132,9 @@ class Rehearsal:
             photo = backend.to_device(photo)
         views = [SimpleNamespace(camera=_camera(), index=0)]
         degree = config.scene.sh_degree
-        steps.step(self.state, views, {0: photo}, degree)
+        steps.step(state, views, {0: photo}, degree)
         steps.settle()
-        renderer.draw(self.state.gaussians, [_camera()], degree, [whole_image(0)])
+        renderer.draw(state.gaussians, [_camera()], degree, [whole_image(0)])
 
 
 def _camera():

@@ -296,6 +296,23 @@ def test_adam_as_on_the_host(cuda, rng, rows, selective):
             np.testing.assert_array_equal(one_launch[name][at].get(), device[name][at].get())
 
 
+@pytest.mark.parametrize("place", [0, 2, 3])
+def test_adam_flags_what_is_not_finite(cuda, place):
+    """Of the group and of rows that are updated."""
+    seen = cuda.xp.ones(1000, np.uint8)
+    seen[5] = 0
+    groups = [[cuda.xp.ones((1000, width), np.float32) for _ in range(4)] + [0.1]
+              for width in (3, 45)]
+    flags = cuda.xp.zeros(2, np.int32)
+    rules = (seen, (0.9, 0.99), 1e-8, 3, 1.0)
+    groups[1][place][5, 7] = np.inf
+    cuda.adam_groups(groups, *rules, broken=flags)
+    assert flags.get().tolist() == [0, 0]
+    groups[1][place][999, 44] = np.inf
+    cuda.adam_groups(groups, *rules, broken=flags)
+    assert flags.get().tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
 def test_fused_step_equals_gradient_then_adam(cuda, rng, degree):
     """The fused kernel against the two it replaces: the same operations, nearly the same bits."""
