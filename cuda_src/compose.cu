@@ -123,6 +123,38 @@ compose_backward(const float* __restrict__ pool,  // (rows, 4, 256): planes R, G
     }
 }
 
+// A warp reduces its half of a tile; the largest of both is written as an integer, which orders
+// floats that are not negative.
+extern "C" __global__ void __launch_bounds__(THREADS)
+residuals(const float* __restrict__ pool,  // (rows, 4, 256): planes R, G, B, T
+          int rows,
+          const int* __restrict__ slots,   // (count, layers) rows of pool, -1 for none
+          int count, int layers,
+          const int* __restrict__ tiles,   // (count,) indices in the image
+          int width, int height,
+          int* out) {  // (count, layers + 1) floats, zero before: largest transmittance in the
+                       // image's pixels of the tile before each layer and behind the last one
+    const long long tile = this_tile();
+    if (tile >= count) return;
+    const int tiles_x = (width + SIDE - 1) / SIDE, quad = threadIdx.x % QUADS;
+    const int x = tiles[tile] % tiles_x * SIDE + quad % (SIDE / QUAD) * QUAD;
+    const int inside = tiles[tile] / tiles_x * SIDE + quad / (SIDE / QUAD) < height ? width - x : 0;
+    Pixels passed = {{1, 1, 1, 1}};
+    for (int m = 0; m <= layers; ++m) {
+        float most = 0;
+        for (int i = 0; i < QUAD; ++i)
+            if (i < inside) most = fmaxf(most, passed.value[i]);
+        for (int apart = 16; apart; apart /= 2)
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
+        if (threadIdx.x % 32 == 0)
+            atomicMax(out + tile * (layers + 1) + m, __float_as_int(most));
+        const int slot = m < layers ? slots[tile * layers + m] : -1;
+        if (slot < 0 || slot >= rows) continue;
+        const Pixels t = load(pool + place(slot, PLANES, 3));
+        for (int i = 0; i < QUAD; ++i) passed.value[i] *= t.value[i];
+    }
+}
+
 // One layer over the background, straight into the image of the view, and back.
 
 namespace {

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
 from .errors import UserError
-from .settings import MOST, Config, Section
+from .setting_types import MOST, Section
+from .settings import Config
 from .yaml_text import construct, line_of, value_of
 
 # a settings file has a few hundred lines at most

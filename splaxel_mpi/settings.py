@@ -4,66 +4,28 @@ One class per section of the YAML file. All events ("every", "start", ...) count
 the batch. Learning rates are those of one image a step; batches scale them (design section 8).
 """
 
-import re
 from typing import Annotated, Literal, Optional
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic import field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-# a run is a folder of its own, so its name must stay one plain component of a path
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-# bounds counts of images and Gaussians: exact in float64, and a typing slip shows
-MOST = 10**12
-
-
-def _run_name(text):
-    if not RUN_NAME.fullmatch(text):
-        raise ValueError("expected letters, digits, '.', '_', '-' (at most 100, no '.' first)")
-    return text
-
-
-def _path(text):
-    if not text.strip() or "\0" in text:
-        raise ValueError("expected a path")
-    return text
-
-
-def _holdout(value):
-    if value == 1:
-        raise ValueError("expected 0 or at least 2 (1 would leave nothing to train on)")
-    return value
-
-
-def _size(value):
-    """Bytes from a whole number or from text such as "2G" (powers of 1024)."""
-    if isinstance(value, str):
-        match = SIZE.fullmatch(value.strip())
-        if not match:
-            raise ValueError('expected bytes, or text such as "500M" or "2G"')
-        value = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-    return value
-
-
-Path = Annotated[str, AfterValidator(_path)]
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Positive = Annotated[int, Field(ge=1, le=MOST)]
-Rate = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """Settings are strict: nothing unknown, nothing converted but whole numbers to floats."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, validate_assignment=True
-    )
+from .setting_types import (
+    MOST,
+    Count,
+    Fraction,
+    Path,
+    Positive,
+    Rate,
+    Section,
+    byte_count,
+    holdout_count,
+    run_name,
+)
 
 
 class Run(Section):
     """where results go"""
 
-    name: Annotated[str, AfterValidator(_run_name)] = Field(
+    name: Annotated[str, AfterValidator(run_name)] = Field(
         "run", description="Name of the run; results go to <folder>/<name>."
     )
     folder: Path = Field("runs", description="Folder that holds the runs.")
@@ -88,11 +50,11 @@ class Data(Section):
     scale: float = Field(
         1.0, ge=1, description="Images are reduced by this factor (2: half the width)."
     )
-    holdout: Annotated[int, AfterValidator(_holdout)] = Field(
+    holdout: Annotated[int, AfterValidator(holdout_count)] = Field(
         8, ge=0, le=MOST,
         description="Every n-th image by name is kept for evaluation; 0: none.",
     )
-    cache: Annotated[Optional[Annotated[int, Field(ge=1)]], BeforeValidator(_size)] = Field(
+    cache: Annotated[Optional[Annotated[int, Field(ge=1)]], BeforeValidator(byte_count)] = Field(
         None,
         description="Memory of a node for decoded images, in bytes or text such as 2G; "
         "null: a share of what the node has.",
@@ -280,6 +242,27 @@ class Render(Section):
     )
 
 
+class Saturation(Section):
+    """tiles that are dark before a cell's light reaches them"""
+
+    enabled: bool = Field(
+        True,
+        description="Cells leave such tiles of a view from its next visit on; has no effect on a "
+        "single cell.",
+    )
+    # above 1e-1 cells behind a nearly opaque one would visibly lack
+    threshold: float = Field(
+        1e-4, gt=0, le=1e-1,
+        description="Transmittance below which a tile is dark, in all its pixels; at least "
+        "render.stop.",
+    )
+    reevaluate: Literal["never", "residual", "always"] = Field(
+        "residual",
+        description="When cells come back; never: when masks are cleared; residual: where the "
+        "light that is left would reach through to them; always: wherever any light is left.",
+    )
+
+
 class Partition(Section):
     """cells of the k-d tree"""
 
@@ -368,7 +351,7 @@ class BackendSection(Section):
         0, ge=0, le=4096,
         description="Threads of a rank; 0: cores of the node / its ranks.",
     )
-    memory: Annotated[Optional[Annotated[int, Field(ge=1)]], BeforeValidator(_size)] = Field(
+    memory: Annotated[Optional[Annotated[int, Field(ge=1)]], BeforeValidator(byte_count)] = Field(
         None,
         description="Memory of a rank for Gaussians with their moments and gradients, in bytes or "
         "text such as 60G; null: 0.7 of what the GPU has free, or of what the node has, less "
@@ -426,6 +409,7 @@ class Config(Section):
         "covers the pixel; none: drawn by their own cell, out of order.",
     )
     render: Render = Field(default_factory=Render)
+    saturation: Saturation = Field(default_factory=Saturation)
     partition: Partition = Field(default_factory=Partition)
     exchange: ExchangeSection = Field(default_factory=ExchangeSection)
     mpi: Mpi = Field(default_factory=Mpi)

@@ -29,7 +29,10 @@ DEFAULT_STOP = (1e-4, 2e-3)  # image absolute
 class Run:
     """The rendering stages over a communicator, with a tree of so many cells."""
 
-    def __init__(self, gaussians, tree, exchange, ranks, rank, backend, stop, boundary="exact"):
+    def __init__(
+        self, gaussians, tree, exchange, ranks, rank, backend, stop, boundary="exact",
+        saturation=None,
+    ):
         self.exchange, self.backend = exchange, backend
         mine = gaussians.take(slice(rank, None, ranks))
         mine, _, offsets = regroup(mine, {}, tree, exchange)
@@ -39,11 +42,15 @@ class Run:
         self.boxes = ContentBoxes(0.02)
         self.boxes.update(self.gaussians, offsets, tree, exchange)
         boundary = make_boundary(boundary, self.boxes, NEAR)
-        self.renderer = Renderer(self.backend, exchange, layout, compositor, NEAR, stop, boundary)
+        self.renderer = Renderer(
+            self.backend, exchange, layout, compositor, NEAR, stop, boundary, saturation
+        )
 
-    def image(self, camera):
-        """Whole image (height, width, 3) on rank 0, None elsewhere."""
-        _, (view,) = self.renderer.draw(self.gaussians, [camera], 3, [whole_image(0)])
+    def image(self, camera, index=None):
+        """Whole image (height, width, 3) on rank 0, None elsewhere. index: of the view whose
+        masks count."""
+        indices = None if index is None else [index]
+        _, (view,) = self.renderer.draw(self.gaussians, [camera], 3, [whole_image(0)], indices)
         if len(view.tiles) == 0:
             return None
         tiles_x, tiles_y = camera.tiles
@@ -52,11 +59,13 @@ class Run:
         padded = grid.reshape(3, tiles_y * 16, tiles_x * 16)
         return padded[:, : camera.height, : camera.width].transpose(1, 2, 0)
 
-    def gradients(self, cameras, photos, chunk):
-        """Gradients of a batch in the order of ids, and the summed losses, on every rank."""
+    def gradients(self, cameras, photos, chunk, indices=None):
+        """Gradients of a batch in the order of ids, and the summed losses, on every rank.
+        indices: of the views, None for 0, 1, ..."""
         state = State.fresh(self.gaussians, None)
         out = state.gradients()
-        views = [SimpleNamespace(camera=c, index=i) for i, c in enumerate(cameras)]
+        indices = range(len(cameras)) if indices is None else indices
+        views = [SimpleNamespace(camera=c, index=i) for i, c in zip(indices, cameras)]
         settings = SimpleNamespace(chunk=chunk, ssim_weight=0.2)
         shares = forward_backward(
             self.renderer, self.gaussians, views, photos, 3, settings, out

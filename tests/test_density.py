@@ -50,7 +50,7 @@ def row_of(state, name):
 def test_small_ones_are_cloned_and_keep_what_they_have():
     state = make_state([SMALL] * 3, [1e-4, 3e-4, 1.9e-4])
     before = state.gaussians.take(np.arange(3))
-    assert grow(state) == dict(cloned=1, split=0, pruned=0, reset=0)
+    assert grow(state) == dict(cloned=1, split=0, pruned=0, opaque=0, reset=0)
     assert len(state.gaussians) == 4 and len(set(state.gaussians.ids)) == 4
     (new,) = np.flatnonzero(~np.isin(state.gaussians.ids, before.ids))
     for name, array in state.gaussians.groups():
@@ -72,7 +72,7 @@ def test_the_mean_is_over_the_images_that_saw_it():
 def test_no_event_changes_nothing():
     state = make_state([SMALL, LARGE], [1, 1])
     done = densifier().apply(state, 600, 699, TOTAL, SelfExchange())
-    assert done == dict(cloned=0, split=0, pruned=0, reset=0)
+    assert done == dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
     assert len(state.gaussians) == 2 and state.norm.all() and state.count.all()
 
 
@@ -85,7 +85,7 @@ def test_large_ones_are_split_into_two_draws_of_themselves():
     parents.quats[:] = [0.9, 0.3, -0.5, 0.2]
     parents.means[:] = 0
     parents = parents.take(np.arange(count))
-    assert grow(state) == dict(cloned=0, split=count, pruned=0, reset=0)
+    assert grow(state) == dict(cloned=0, split=count, pruned=0, opaque=0, reset=0)
     children = state.gaussians
     assert len(children) == 2 * count == len(set(children.ids))
     assert not np.isin(children.ids, parents.ids).any()
@@ -136,7 +136,7 @@ def test_the_highest_grow_where_the_limit_has_no_room_for_all(caplog):
     state = make_state([SMALL, LARGE, SMALL, SMALL, SMALL, SMALL, LARGE, SMALL], means)
     state.budget.scene = 11
     with caplog.at_level(logging.WARNING):
-        assert grow(state) == dict(cloned=1, split=2, pruned=0, reset=0)
+        assert grow(state) == dict(cloned=1, split=2, pruned=0, opaque=0, reset=0)
         assert len(state.gaussians) == 11
         assert np.isin([100, 103, 104], state.gaussians.ids).all()
         assert not np.isin([101, 106], state.gaussians.ids).any()
@@ -182,7 +182,8 @@ def test_ranks_make_the_scene_of_one(ranks, limit):
 def test_faint_and_broken_ones_are_pruned():
     state = make_state([SMALL] * 4, [0] * 4, opacity=np.array([[0.0049], [0.0051], [0.5], [0.5]]))
     state.gaussians.sh0[3, 1] = np.nan
-    assert grow(state)["pruned"] == 2
+    done = grow(state)
+    assert done["pruned"] == 2 and done["opaque"] == 1
     np.testing.assert_array_equal(state.gaussians.ids, [101, 102])
     assert (state.first["means"][:, 0] == [2, 3]).all() and len(state.count) == 2
 
@@ -193,8 +194,10 @@ def test_oversized_ones_are_pruned_once_opacities_were_reset(event, left, batch)
     """The event at 3000 itself prunes before it resets, also when the batch ends after it."""
     state = make_state([0.1 * EXTENT * 0.99, 0.1 * EXTENT * 1.01], [0, 0])
     after = -(-event // batch) * batch
-    densifier().apply(state, after - batch, after, TOTAL, SelfExchange())
+    done = densifier().apply(state, after - batch, after, TOTAL, SelfExchange())
     assert len(state.gaussians) == left
+    assert done["opaque"] == done["pruned"] == 2 - left  # they are of medium opacity
+    assert {"opaque", "reset"} == set(densifier().opens)  # what clears masks
 
 
 def test_reset_lowers_opacities_and_forgets_their_moments():

@@ -18,6 +18,7 @@ PATH = [
     "train.chunk=8",
     "train.sh_every=100",
     "render.stop=0",
+    "saturation.enabled=false",
     "densify.start=0",
     "densify.every=80",
     "densify.stop=0.9",

@@ -104,6 +104,31 @@ def test_opaque_front_layer_hides_without_division(rng):
                                atol=1e-13)
 
 
+@pytest.mark.parametrize("layers", [0, 1, 5])
+@pytest.mark.parametrize("real, tolerance", [(np.float32, 1e-5), (np.float64, 1e-13)])
+def test_residuals(rng, layers, real, tolerance):
+    """Against plain loops; pixels of clipped tiles outside the image (T = 1) do not count."""
+    camera = Camera(37, 21, 30, 30, 18, 10, np.eye(3), np.zeros(3))  # 3 x 2 tiles
+    tiles = np.array([5, 0, 2, 3], np.int32)
+    pool, slots = random_layers(rng, len(tiles), layers)
+    expected = np.zeros((len(tiles), layers + 1))
+    for k, tile in enumerate(tiles):
+        passed, high, wide = np.ones((16, 16)), 16 if tile < 3 else 5, 5 if tile % 3 == 2 else 16
+        for m in range(layers + 1):
+            expected[k, m] = passed[:high, :wide].max()
+            if m < layers and slots[k, m] >= 0:
+                passed = passed * pool[slots[k, m], 3].reshape(16, 16)
+        outside = np.ones((16, 16), bool)
+        outside[:high, :wide] = False
+        for slot in slots[k][slots[k] >= 0]:
+            pool[slot, 3, outside.ravel()] = 1
+    found = Host(real, 2).residuals(pool.astype(real), slots, tiles, camera)
+    assert found.dtype == real
+    np.testing.assert_allclose(found, expected, rtol=tolerance)
+    with pytest.raises(ValueError, match="tiles must lie in 0 to 5"):
+        Host(real).residuals(pool.astype(real), slots, tiles + np.int32(1), camera)
+
+
 def test_compose_rejects_wrong_arguments(rng):
     pool, slots = random_layers(rng, 2, 2)
     slots[0, 0] = len(pool)

@@ -167,7 +167,8 @@ def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
 
     folder = shared_folder(comm, tmp_path_factory)
     city = small_city(folder / "city", comm)
-    exact = ["backend.precision=float64", "render.stop=0", "train.images=32"]
+    exact = ["backend.precision=float64", "render.stop=0", "train.images=32",
+             "saturation.enabled=false"]
     many = train(city, folder / "many", comm, *exact, f"partition.cells={cells}")
     single = folder / f"single{comm.rank}"
     one = train(city, single, MPI.COMM_SELF, *exact)

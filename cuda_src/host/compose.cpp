@@ -1,6 +1,7 @@
 // Host drivers of composition: threads over tiles, loops over the 256 pixels vectorise.
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace {
 
 using namespace spx;
 
-constexpr int64_t PIXELS = 256, PARTIAL = 4 * PIXELS, COLOUR = 3 * PIXELS;
+constexpr int64_t SIDE = 16, PIXELS = SIDE * SIDE, PARTIAL = 4 * PIXELS, COLOUR = 3 * PIXELS;
 
 // passed: P before each layer that has something, one row a layer; row `count` is P_end.
 template <typename T>
@@ -64,6 +65,37 @@ void layer_backward(const T* partial, const T* gradient, const T* __restrict pas
                                                    behind[PIXELS * c + i]);
 }
 
+// out: largest P before each layer and behind the last one, over the wide x high pixels of the
+// tile that lie in the image.
+template <typename T>
+void tile_residuals(const T* pool, const int32_t* slots, int64_t layers, int64_t wide,
+                    int64_t high, T* __restrict out) {
+    T passed[PIXELS];
+    for (int64_t i = 0; i < PIXELS; ++i) passed[i] = T(1);
+    for (int64_t m = 0; m <= layers; ++m) {
+        T most = 0;
+        for (int64_t y = 0; y < high; ++y)
+            for (int64_t x = 0; x < wide; ++x) most = std::max(most, passed[SIDE * y + x]);
+        out[m] = most;
+        if (m == layers || slots[m] < 0) continue;
+        const T* t = pool + PARTIAL * slots[m] + COLOUR;
+        for (int64_t i = 0; i < PIXELS; ++i) passed[i] *= t[i];
+    }
+}
+
+template <typename T>
+int64_t residuals(const T* pool, const int32_t* slots, int64_t count, int64_t layers,
+                  const int32_t* tiles, int64_t width, int64_t height, T* out, int64_t threads) {
+    const int64_t tiles_x = (width + SIDE - 1) / SIDE;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < count; ++k) {
+        const int64_t x = tiles[k] % tiles_x * SIDE, y = tiles[k] / tiles_x * SIDE;
+        tile_residuals(pool, slots + layers * k, layers, std::min(SIDE, width - x),
+                       std::min(SIDE, height - y), out + (layers + 1) * k);
+    }
+    return 0;
+}
+
 template <typename T>
 int64_t compose(const T* pool, const int32_t* slots, int64_t tiles, int64_t layers,
                 const T* background, T* image, T* transmittance, int64_t threads) {
@@ -112,6 +144,11 @@ int64_t compose_backward(const T* pool, const int32_t* slots, int64_t tiles, int
         const T* gradient, const int32_t* wanted, T* out, int64_t threads) {                     \
         return compose_backward<T>(pool, slots, tiles, layers, background, gradient, wanted,     \
                                    out, threads);                                                \
+    }                                                                                            \
+    extern "C" int64_t spx_residuals_##SUFFIX(                                                   \
+        const T* pool, const int32_t* slots, int64_t count, int64_t layers,                      \
+        const int32_t* tiles, int64_t width, int64_t height, T* out, int64_t threads) {          \
+        return residuals<T>(pool, slots, count, layers, tiles, width, height, out, threads);     \
     }
 
 SPX_KERNELS(float, f32)

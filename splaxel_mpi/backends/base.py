@@ -163,6 +163,15 @@ class Backend:
         """
         raise NotImplementedError
 
+    def residuals(self, pool, slots, tiles, camera):
+        """Largest transmittance that each layer of a tile still receives.
+
+        pool, slots: as in compose; tiles: (n,) int32, their indices in the image. Returns
+        (n, layers + 1) real: the maximum of P_m over the tile's pixels in the image, before each
+        layer and behind the last one.
+        """
+        raise NotImplementedError
+
     def loss(self, image, photo, camera, tiles, rect, ssim_weight):
         """(1 - w) L1 + w (1 - SSIM), means over all pixels and channels of the view, and its
         gradient.

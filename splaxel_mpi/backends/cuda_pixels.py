@@ -89,6 +89,18 @@ class CudaPixels:
                 np.int32(count), out))
         return out
 
+    def residuals(self, pool, slots, tiles, camera):
+        """See Backend.residuals. Raises ValueError for wrong shapes or types."""
+        count, layers = self._check_layers(pool, slots)
+        check_array("tiles", tiles, (count,), np.int32)
+        out = self.xp.zeros((count, layers + 1), self.real)
+        if count:
+            kernel = cuda_module.kernel("compose.cu", "residuals")
+            run(kernel, (-(-count // TILES_A_BLOCK),), THREADS, (
+                pool, np.int32(len(pool)), slots, np.int32(count), np.int32(layers), tiles,
+                np.int32(camera.width), np.int32(camera.height), out))
+        return out
+
     def compose_layer(self, lists, partial, camera, background):
         """compose of a view's only layer, straight into its image.
 

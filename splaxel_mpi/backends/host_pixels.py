@@ -17,7 +17,8 @@ def check_range(name, values, low, high):
 
 
 class HostPixels:
-    """Mixin of HostBackend: compose, compose_backward, loss, adam_groups, pack, unpack."""
+    """Mixin of HostBackend: compose, compose_backward, residuals, loss, adam_groups, pack,
+    unpack."""
 
     def _check_layers(self, pool, slots):
         check_array("pool", pool, (None, 4, PIXELS), self.real)
@@ -53,6 +54,17 @@ class HostPixels:
         out = np.zeros((count, 4, PIXELS), self.real)
         call(f"spx_compose_backward_{suffix(self.real)}", pool, slots, tiles, layers,
              self._background(background), gradient, wanted, out, self.threads)
+        return out
+
+    def residuals(self, pool, slots, tiles, camera):
+        """See Backend.residuals. Raises ValueError for wrong shapes, types, slots or tiles."""
+        self._check_layers(pool, slots)
+        count, layers = slots.shape
+        check_array("tiles", tiles, (count,), np.int32)
+        check_range("tiles", tiles, 0, camera.tile_count - 1)
+        out = np.empty((count, layers + 1), self.real)
+        call(f"spx_residuals_{suffix(self.real)}", pool, slots, count, layers, tiles,
+             camera.width, camera.height, out, self.threads)
         return out
 
     def loss(self, image, photo, camera, tiles, rect, ssim_weight):

@@ -19,6 +19,7 @@ class CellPart:
     lists: TileLists = None
     partial: Partial = None
     held: np.ndarray = None  # (held,) int32 on the host, partial.tiles
+    saturated: np.ndarray = None  # (held,) bool on the host: dark in front of the cell
 
     @property
     def own(self):
@@ -34,6 +35,7 @@ class ViewWork:
     splats: Splats  # this rank's visible Gaussians
     parts: list = field(default_factory=list)  # CellPart of each local cell
     gradient: np.ndarray = None  # (len(splats), 9), dL/d(splat) summed over all cells
+    masks: object = None  # visibility.saturation.ViewMasks, None: all tiles are live
 
 
 @dataclass
@@ -46,6 +48,9 @@ class Composed:
     supervised: np.ndarray  # (tile_count,) bool: gradients are wanted here
     counted: np.ndarray  # (tile_count,) bool: this rank adds these tiles to the sums
     state: object = None  # the strategy's own: what its backward pass needs
+    # of a view with masks, from the backward pass on:
+    places: np.ndarray = None  # (layers,) int64 ascending: where in the visibility order each is
+    residuals: np.ndarray = None  # (n, layers + 1) real on the host, see Backend.residuals
 
 
 class Compositor:
@@ -70,5 +75,9 @@ class Compositor:
 
         gradients: per view (n, 3, 256) on composed.tiles. Returns, per view, the list over
         local cells of (held, 4, 256) dL/d(C_m, T_m).
+
+        Where a view has masks it also fills saturated of its parts: whether the transmittance in
+        front of the cell is below masks.threshold in all pixels of a tile; and places and
+        residuals of what this rank composed. Whoever composes a tile knows both.
         """
         raise NotImplementedError

@@ -8,6 +8,7 @@ the same route and is added by the owner.
 import numpy as np
 
 from ..backends.base import SPLAT, SPLAT_GRADIENT, Splats
+from ..visibility.tiles import boxes_touch
 from .base import CellPart
 
 
@@ -72,6 +73,11 @@ class Ghosts:
         xp = self.backend.xp
         own = self.layout.cells_of(work.splats.rows, xp)
         index, cell = self.backend.reach(work.splats, own, work.camera, self.layout.tree)
+        if work.masks is not None and work.masks.masked.any():
+            kept = boxes_touch(
+                work.splats.data[index], cell, xp.asarray(~work.masks.masked), work.camera, xp
+            )
+            index, cell = index[kept], cell[kept]
         index = index[xp.argsort(cell, kind="stable")]
         counts = self.backend.to_host(xp.bincount(cell, minlength=self.layout.cells))
         return np.split(index, np.cumsum(counts)[:-1].tolist())

@@ -22,6 +22,8 @@ class Layers:
     pool: np.ndarray  # (rows, 4, 256): this rank's partials first, then those that arrived
     slots: np.ndarray  # (tiles, layers) int32 on the host: rows of pool in visibility order or -1
     own: int  # rows of this rank
+    places: np.ndarray  # (layers,) int64, places of the layers in the visibility order
+    parts: list  # layer of each local cell
 
 
 class Overlap(Compositor):
@@ -62,7 +64,20 @@ class Overlap(Compositor):
             )
             bounds = np.cumsum([len(part.held) for part in work.parts])[:-1]
             out.append(np.split(rows, bounds.tolist()))
+            if work.masks is not None:
+                self._judge(work, view, slots)
         return out
+
+    def _judge(self, work, view, slots):
+        """Fill what the contract asks for where a view has masks. slots: on the device."""
+        layers, tiles = view.state, self.backend.to_device(view.tiles)
+        residuals = self.backend.residuals(layers.pool, slots, tiles, work.camera)
+        view.places, view.residuals = layers.places, self.backend.to_host(residuals)
+        dark = view.residuals < work.masks.threshold
+        place = np.zeros(work.camera.tile_count, np.int64)
+        place[view.tiles] = np.arange(len(view.tiles))
+        for part, layer in zip(work.parts, layers.parts):
+            part.saturated = dark[place[part.held], layer]  # a rank composes all that it holds
 
     def _exchange(self, works, held, demands):
         """Move partial tiles. Returns per view a list of (cell, tiles, pixels) from others."""
@@ -135,7 +150,9 @@ class Overlap(Compositor):
             rows = place[blocks[b][1]]
             inside = rows >= 0
             slots[rows[inside], layer] = starts[b] + np.flatnonzero(inside)
-        return Layers(pool, slots, int(starts[len(own)]))
+        places = np.array([rank_of[blocks[b][0]] for b in nearest_first], np.int64)
+        parts = [nearest_first.index(b) for b in range(len(own))]
+        return Layers(pool, slots, int(starts[len(own)]), places, parts)
 
     def order(self, camera):
         """Cells of the layout, nearest first for this camera."""

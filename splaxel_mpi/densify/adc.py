@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 
 # A split Gaussian becomes two of this fraction of its size, as 3DGS has it.
 SPLIT_SHRINK = 1.6
+# Pruned Gaussians above this opacity may have hidden what is behind them: each leaves at least
+# 1 / (1 - 0.1) of the light that it received, and their removal adds up over a pixel. Halves and
+# clones stand where their parents did; what shines through them is found at the next visits.
+OPAQUE = 0.1
 
 
 class AdaptiveDensity(Densifier):
@@ -24,6 +28,7 @@ class AdaptiveDensity(Densifier):
     (Ye et al. 2024), which do not cancel over a Gaussian's pixels."""
 
     name = "adc"
+    opens = ("opaque", "reset")
 
     @property
     def needs_absolute(self):
@@ -38,12 +43,12 @@ class AdaptiveDensity(Densifier):
         return super().due(before, after, total) or self._resetting(before, after, total)
 
     def apply(self, state, before, after, total, exchange):
-        """See Densifier.apply. Counts cloned, split, pruned and reset."""
-        done = dict(cloned=0, split=0, pruned=0, reset=0)
+        """See Densifier.apply. Counts cloned, split, pruned, opaque (of the pruned) and reset."""
+        done = dict(cloned=0, split=0, pruned=0, opaque=0, reset=0)
         event = self.growth(before, after, total)
         if event is not None:
             done.update(self._grow(state, event, exchange))
-            done["pruned"] = self._prune(state, event)
+            done.update(self._prune(state, event))
             state.clear_statistics()
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
@@ -78,9 +83,11 @@ class AdaptiveDensity(Densifier):
         return high
 
     def _prune(self, state, images):
-        """Drop Gaussians that are nearly transparent, oversized or not finite."""
+        """Drop Gaussians that are nearly transparent, oversized or not finite. Counts of them, and
+        of the opaque ones among them."""
         gaussians, settings, xp = state.gaussians, self.settings, module_of(state.norm)
-        keep = 1 / (1 + xp.exp(-gaussians.opacities[:, 0])) >= settings.prune_opacity
+        opacity = 1 / (1 + xp.exp(-gaussians.opacities[:, 0]))
+        keep = opacity >= settings.prune_opacity
         finite = gaussians.finite()
         if not finite.all():
             log.warning("%d Gaussians are not finite and are removed", int((~finite).sum()))
@@ -88,8 +95,9 @@ class AdaptiveDensity(Densifier):
         # sizes are trusted only after a reset has thinned out what hides behind opaque ones
         if settings.reset_every and images > settings.reset_every:
             keep &= xp.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent
+        opaque = int((~keep & ~(opacity < OPAQUE)).sum())
         state.replace(keep, None)
-        return int(len(keep) - keep.sum())
+        return dict(pruned=int(len(keep) - keep.sum()), opaque=opaque)
 
     def _reset(self, state):
         """Lower every opacity to reset_opacity and forget its moments."""

@@ -20,6 +20,7 @@ class Densifier:
     """
 
     name = ""
+    opens = ()  # counts of apply() that let light through where there was none
     needs_dense = needs_absolute = False
 
     def __init__(self, settings, extent, seed, backend=None):

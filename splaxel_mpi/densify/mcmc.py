@@ -40,6 +40,8 @@ class MarkovChain(Densifier):
     """MCMC on this rank's Gaussians."""
 
     name = "mcmc"
+    # the dead are too faint to hide anything, and what a parent hid its children hide in its place
+    opens = ()
     needs_dense = True
 
     def __init__(self, settings, extent, seed, backend=None):

@@ -25,6 +25,7 @@ from ..scene.ply import write_ply
 from ..schedule import make_scheduler
 from ..schedule.costs import CostFit
 from ..schedule.predictor import WorkPredictor
+from ..visibility.saturation import make_saturation
 from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
@@ -134,6 +135,8 @@ def prepare(config, resume, world, data, cache, folder):
     )
     trainer.state, trainer.tree, trainer.boxes = state, tree, boxes
     trainer.renderer = make_renderer(config, world, tree, state, boxes)
+    if stored and trainer.renderer.saturation:
+        _restore_masks(trainer, stored)
     trainer.guard = guard = Guard(world, config.train.on_nonfinite, state)
     trainer.optimizer = Optimizer(
         world.backend, config.train, data.extent, trainer.batch, guard.flags
@@ -160,6 +163,16 @@ def prepare(config, resume, world, data, cache, folder):
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer
+
+
+def _restore_masks(trainer, stored):
+    """Masks of a checkpoint, where they hold for these cells and ranks."""
+    cameras, renderer = [view.camera for view in trainer.views], trainer.renderer
+    if not renderer.saturation.restore(stored.extra, renderer.layout, cameras):
+        logger.info(
+            "the checkpoint has no masks for these ranks, cells and saturation.threshold: "
+            "all tiles are drawn at first"
+        )
 
 
 def _densifier(config, world, extent):
@@ -205,7 +218,10 @@ def make_renderer(config, world, tree, state, boxes):
     )
     near, stop = config.render.near, config.render.stop
     boundary = make_boundary(config.boundary, boxes, near)
-    return Renderer(world.backend, world.exchange, layout, compositor, near, stop, boundary)
+    saturation = make_saturation(config.saturation, tree.cells, stop)
+    return Renderer(
+        world.backend, world.exchange, layout, compositor, near, stop, boundary, saturation
+    )
 
 
 def _recorder(config, world, folder, state, stored):
@@ -235,6 +251,8 @@ def finish(trainer, data, folder):
     """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective."""
     world, recorder = trainer.world, trainer.recorder
     seconds, rate = recorder.seconds, recorder.images_per_second
+    if trainer.renderer.saturation:
+        logger.info(trainer.renderer.saturation.describe(world.exchange))
     moved = recorder.total_bytes()
     trainer.store()
     quality = trainer.evaluate(folder / "pictures")

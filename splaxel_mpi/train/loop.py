@@ -131,6 +131,7 @@ class Trainer:
                 self._follow_rows()
         if dropped:
             self.set_layout()
+            self._clear_masks()  # numbers that are not finite look dark
 
     def densify(self, before, after):
         """Change the set of Gaussians and send each to the cell of its mean. Collective."""
@@ -140,7 +141,14 @@ class Trainer:
             done = self.densifier.apply(self.state, before, after, total, exchange)
             self._follow_rows()
         self.set_layout()
-        self.recorder.densified(done, self.state)
+        total = self.recorder.densified(done, self.state)
+        if any(total[name] for name in self.densifier.opens):
+            self._clear_masks()
+
+    def _clear_masks(self):
+        """Draw all tiles again: there may be light where there was none. On all ranks alike."""
+        if self.renderer.saturation:
+            self.renderer.saturation.clear()
 
     def _follow_rows(self):
         """After Gaussians came or went: count them and send each to the cell of its mean."""

@@ -11,6 +11,11 @@ from ..errors import UserError
 
 log = logging.getLogger(__name__)
 
+# (Tile, cell) pairs of views that were drawn, masked, and flips among the masked ones: the share
+# of these is the paper's flip rate (table 8). Names of Saturation.take_counts.
+TILE_COUNTS = ("tiles/drawn", "tiles/masked", "tiles/flipped")
+
+
 class Recorder:
     """Collects shares of losses and writes one row of metrics at each report.
 
@@ -94,6 +99,10 @@ class Recorder:
                 **figures,
             )
             row.update(self._spread(names, ranks))
+            if TILE_COUNTS[0] in names:
+                drawn, masked, flipped = (ranks[:, names.index(n)].sum() for n in TILE_COUNTS)
+                row["masked_share"] = masked / max(drawn + masked, 1)
+                row["flip_rate"] = flipped / max(masked, 1)
             self.series.append(row)
             gaussians, visible, ghosts = (
                 int(ranks[:, names.index(name)].sum())
@@ -129,10 +138,15 @@ class Recorder:
         self.before = totals
         stages = renderer.timers.take()
         visible, ghosts = renderer.take_counts()
+        tiles = {}
+        if renderer.saturation:
+            counts = renderer.saturation.take_counts().tolist()
+            tiles = dict(zip(TILE_COUNTS, counts))
         return {
             "gaussians": len(state.gaussians),
             "visible": visible,
             "ghosts": ghosts,
+            **tiles,
             "compute": sum(stages.values()) - since["communication"],
             "store": state.nbytes,
             "fits": state.budget.rank,
@@ -162,7 +176,8 @@ class Recorder:
         }
 
     def densified(self, done, state):
-        """Say what an event changed. Collective; raises UserError when no Gaussian is left."""
+        """Say what an event changed. Collective; returns its counts over all ranks. Raises
+        UserError when no Gaussian is left."""
         names = sorted(done)
         local = np.array([*(done[name] for name in names), len(state.gaussians)], np.int64)
         *total, left = self.world.exchange.allreduce("figures", local).tolist()
@@ -173,6 +188,7 @@ class Recorder:
                 f"no Gaussian is left after image {state.images_seen} ({text}); lower "
                 "densify.prune_opacity or train.rates, or raise densify.prune_scale"
             )
+        return dict(zip(names, total))
 
     def repartitioned(self, done, state):
         """Tell of a new tree. done: partition.balance.Repartition."""

@@ -13,16 +13,19 @@ class Renderer:
     """The rendering stages of design section 2 on one rank's cells.
 
     backend, exchange, layout: see their contracts; compositor: compose.base.Compositor;
-    near, stop: settings of section render; boundary: one of compose.boundary (None: exact).
-    absolute: densification statistics are of absolute screen gradients.
+    near, stop: settings of section render; boundary: one of compose.boundary (None: exact);
+    saturation: visibility.saturation.Saturation (None: every tile is live). absolute:
+    densification statistics are of absolute screen gradients.
     """
 
-    def __init__(self, backend, exchange, layout, compositor, near, stop, boundary=None):
+    def __init__(
+        self, backend, exchange, layout, compositor, near, stop, boundary=None, saturation=None
+    ):
         self.backend, self.exchange = backend, exchange
         self.boundary = boundary or Exact()
         self.compositor = compositor
         self.ghosts = Ghosts(backend, exchange, layout, self.boundary.ghosts)
-        self.near, self.stop = near, stop
+        self.near, self.stop, self.saturation, self.layout = near, stop, saturation, layout
         self.set_layout(layout)
         self.timers = Timers()
         self.ghost_count = self.visible_count = 0
@@ -30,7 +33,9 @@ class Renderer:
         self.gradient_sums = []  # of the splat gradients of each view, for the guard
 
     def set_layout(self, layout):
-        """Follow the rows of the cells after a migration."""
+        """Follow the cells, and their rows after a migration. Masks are of one tree only."""
+        if self.saturation and layout.tree is not self.layout.tree:
+            self.saturation.clear()
         self.layout = self.compositor.layout = self.ghosts.layout = layout
 
     @property
@@ -38,15 +43,19 @@ class Renderer:
         """Columns of a splat gradient."""
         return ABSOLUTE_GRADIENT if self.absolute else SPLAT_GRADIENT
 
-    def draw(self, gaussians, cameras, degree, rules):
+    def draw(self, gaussians, cameras, degree, rules, indices=None):
         """Render a chunk of views.
 
         gaussians: this rank's, grouped by cell as in the layout; cameras: list of Camera;
-        degree: SH bands used; rules: one of visibility.demand for each camera. Collective.
-        Returns (works, composed), lists over views.
+        degree: SH bands used; rules: one of visibility.demand for each camera; indices: of
+        the views, None for views without masks. Collective. Returns (works, composed), lists
+        over views.
         """
         with self.timers("project"):
             works = [self._project(gaussians, camera, degree) for camera in cameras]
+        if self.saturation and indices is not None:
+            with self.timers("masks"):
+                self.saturation.share(works, indices, self.exchange, self.layout)
         with self.timers("ghosts"):
             self.ghosts.send(works)
         self.ghost_count += self.ghosts.count()
@@ -64,6 +73,9 @@ class Renderer:
         """
         with self.timers("compose back"):
             seeds = self.compositor.backward(works, composed, gradients)
+        if self.saturation and works[0].masks is not None:
+            with self.timers("masks"):
+                self.saturation.judge(works, composed, self.layout, self.backend)
         with self.timers("rasterize back"):
             rows = [
                 [self._rasterize_backward(work, part, seed) for part, seed in zip(work.parts, s)]
@@ -100,7 +112,10 @@ class Renderer:
         with self.timers("sort"):
             if covered is not None:
                 covered = self.backend.to_device(covered)
-            part.lists = self.backend.tile_lists(part.splats, work.camera, box, covered=covered)
+            mask = work.masks.live(part.cell) if work.masks is not None else None
+            if mask is not None:
+                mask = self.backend.to_device(mask)
+            part.lists = self.backend.tile_lists(part.splats, work.camera, box, mask, covered)
             part.held = self.backend.to_host(part.lists.tiles)
         with self.timers("rasterize"):
             part.partial = self.backend.rasterize(

@@ -22,8 +22,11 @@ class Saver:
         """Write a checkpoint of where the trainer stands. Collective."""
         trainer.recorder.flush()  # a run that goes on from here has the metrics up to here
         world, state, config = trainer.world, trainer.state, trainer.config
+        saturation = trainer.renderer.saturation
         history, host = trainer.recorder.history(), world.backend.to_host
         schedule, extra = trainer.scheduler.state()
+        if saturation:
+            extra = {**extra, **saturation.state(world.exchange, trainer.renderer.layout)}
         stored = Checkpoint(
             gaussians=state.gaussians.map(host),
             first={name: host(array) for name, array in state.first.items()},

@@ -44,13 +44,16 @@ def forward_backward(
         shares += rows
         done += len(part)
         del sizes[0], works
+    if renderer.saturation:
+        renderer.saturation.commit()
     return np.array(shares, np.float64).reshape(-1, 3)
 
 
 def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
     """forward_backward of views that share their collectives; (list of shares, works)."""
     cameras, rules = [view.camera for view in views], [training] * len(views)
-    works, composed = renderer.draw(gaussians, cameras, degree, rules)
+    indices = [view.index for view in views]
+    works, composed = renderer.draw(gaussians, cameras, degree, rules, indices)
     with renderer.timers("loss"):
         losses = [
             view_loss(renderer.backend, part, photos[view.index], settings.ssim_weight)

@@ -5,6 +5,7 @@ A tile set is a boolean array over the view's tiles, row major.
 
 import numpy as np
 
+from ..backends.base import EXTENT_X, EXTENT_Y, U, V
 from ..scene.camera import TILE
 
 # The gradient of SSIM at a pixel reaches the composed image 10 pixels away (5 for the
@@ -27,6 +28,27 @@ def areas(camera):
     width = np.minimum(TILE, camera.width - TILE * np.arange(tiles_x))
     height = np.minimum(TILE, camera.height - TILE * np.arange(tiles_y))
     return (height[:, None] * width[None, :]).reshape(-1).astype(np.int64)
+
+
+def boxes_touch(splats, rows, tiles, camera, xp=np):
+    """Whether the box of each splat holds a tile of its set: (n,) bool.
+
+    splats: (n, 12) as Splats.data; rows: (n,) int, which set of tiles (k, tile_count) bool
+    is meant. Arrays of xp.
+    """
+    tiles_x, tiles_y = camera.tiles
+    sums = xp.zeros((len(tiles), tiles_y + 1, tiles_x + 1), np.int32)
+    grid = tiles.reshape(-1, tiles_y, tiles_x)
+    sums[:, 1:, 1:] = grid.cumsum(axis=1, dtype=np.int32).cumsum(axis=2, dtype=np.int32)
+
+    def span(middle, extent, count):
+        ends = xp.floor((middle - extent) / TILE), xp.floor((middle + extent) / TILE) + 1
+        return (xp.clip(end, 0, count).astype(np.int64) for end in ends)
+
+    left, right = span(splats[:, U], splats[:, EXTENT_X], tiles_x)
+    top, bottom = span(splats[:, V], splats[:, EXTENT_Y], tiles_y)
+    inside = sums[rows, bottom, right] - sums[rows, top, right]
+    return inside - sums[rows, bottom, left] + sums[rows, top, left] > 0
 
 
 def bounding_rect(tiles, camera, margin=0):

@@ -73,6 +73,16 @@ def test_compose_and_its_gradient(cuda, rng, tiles, layers):
     assert not out[-1].any()
 
 
+@pytest.mark.parametrize("tiles, layers", [(0, 3), (1, 0), (1, 1), (6, 2), (6, 40)])
+def test_residuals(cuda, rng, tiles, layers):
+    """Products in the same order and maxima: bitwise. Three of the six tiles are clipped."""
+    camera, where = camera_of(37, 21), rng.permutation(6)[:tiles].astype(np.int32)
+    pool, slots = random_layers(rng, tiles, layers)
+    found = cuda.residuals(*on_device(pool, slots, where), camera)
+    want = Host().residuals(pool, slots, where, camera)
+    np.testing.assert_array_equal(found.get(), want)
+
+
 def test_compose_leaves_out_what_does_not_exist(cuda, rng):
     pool, slots = random_layers(rng, 6, 3, absent=0)
     worse = slots.copy()
@@ -248,7 +258,8 @@ def test_pack_of_nothing_and_wrong_arguments(cuda):
 
 
 def test_every_kernel_of_the_part_compiles_for_this_device():
-    for source, names in [("loss.cu", ["loss"]), ("compose.cu", ["compose", "compose_backward"]),
+    for source, names in [("loss.cu", ["loss"]),
+                          ("compose.cu", ["compose", "compose_backward", "residuals"]),
                           ("pack.cu", ["tile_starts", "pack", "unpack"])]:
         for name in names:
             assert cuda_module.kernel(source, name).local_size_bytes == 0  # nothing spilled

@@ -1,0 +1,142 @@
+"""Which tiles of which views this rank's cells need not draw: one bit a tile, in host memory.
+
+Each masked tile keeps one byte besides: how little light the cell let through when it was last
+drawn there (paper section 8.2, its consumption budget).
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+# Levels of an octave of transmittance, so that a byte reaches from 1 to 2^-31.9 in steps of 9 %.
+STEPS = 8
+
+
+def level_of(transmittance):
+    """Transmittances 0 to 1 as uint8 levels, rounded up in transmittance."""
+    least = np.maximum(transmittance, np.float64(2.0) ** -(255 / STEPS))
+    return np.floor(-STEPS * np.log2(np.minimum(least, 1.0))).astype(np.uint8)
+
+
+def transmittance_of(level):
+    """What level_of was given, or a little more: float64."""
+    return 2.0 ** (np.asarray(level, np.float64) / -STEPS)
+
+
+def tree_id(tree):
+    """A number that tells trees apart: masks mean nothing for other cells."""
+    parts = (tree.axis, tree.split, tree.left, tree.right)
+    return zlib.crc32(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+
+
+@dataclass
+class Mask:
+    """Masked tiles of one (view, cell)."""
+
+    bits: np.ndarray  # (ceil(tile_count / 8),) uint8, row-major tiles as packbits has them
+    levels: np.ndarray  # (masked,) uint8, of the masked tiles in ascending order
+
+    @staticmethod
+    def of(masked, levels):
+        """From (tile_count,) bool and (tile_count,) uint8."""
+        return Mask(np.packbits(masked), levels[masked])
+
+    def rows(self, count):
+        """The arguments of ``of``: (count,) bool and (count,) uint8, level 0 where not masked."""
+        masked = np.unpackbits(self.bits, count=count).astype(bool)
+        levels = np.zeros(count, np.uint8)
+        levels[masked] = self.levels
+        return masked, levels
+
+
+class Masks:
+    """Mask by (view index, cell), for the cells of one rank."""
+
+    def __init__(self):
+        self.kept = {}  # (view, cell) -> Mask with at least one tile
+        self.idle = set()  # (view, cell) of which all that was drawn is masked
+
+    def clear(self):
+        """Forget all: every tile is live."""
+        self.kept.clear()
+        self.idle.clear()
+
+    def get(self, view, cell):
+        """Mask of a (view, cell), None where every tile is live."""
+        return self.kept.get((view, cell))
+
+    def add(self, view, cell, tiles, levels, count, live):
+        """Mask some more tiles. levels: uint8 of each of them; count: tiles of the view; live:
+        whether the cell still draws anything there."""
+        mask = self.kept.get((view, cell))
+        masked, known = mask.rows(count) if mask else (np.zeros(count, bool), np.zeros(count, "u1"))
+        masked[tiles], known[tiles] = True, levels
+        if masked.any():
+            self.kept[view, cell] = Mask.of(masked, known)
+        if live or not masked.any():
+            self.idle.discard((view, cell))
+        else:
+            self.idle.add((view, cell))
+
+    def remove(self, view, cell, tiles):
+        """Make tiles live again."""
+        mask = self.kept.get((view, cell))
+        if mask is None:
+            return
+        masked, levels = mask.rows(8 * len(mask.bits))
+        if masked[tiles].any():
+            self.idle.discard((view, cell))
+        masked[tiles] = False
+        if masked.any():
+            self.kept[view, cell] = Mask.of(masked, levels)
+        else:
+            del self.kept[view, cell]
+
+    def state(self):
+        """Arrays for a checkpoint, by name."""
+        keys = sorted(self.kept)
+        masks = [self.kept[key] for key in keys]
+        rows = [
+            (*key, len(mask.bits), len(mask.levels), key in self.idle)
+            for key, mask in zip(keys, masks)
+        ]
+        none = [np.zeros(0, np.uint8)]
+        return dict(
+            mask_entries=np.array(rows, np.int64).reshape(-1, 5),
+            mask_bits=np.concatenate(none + [mask.bits for mask in masks]),
+            mask_levels=np.concatenate(none + [mask.levels for mask in masks]),
+        )
+
+    def restore(self, state, cells, cameras):
+        """Take what state() gave. cells: this rank's; cameras: of all views, by index. False,
+        and nothing is masked, where it does not fit them."""
+        self.clear()
+        entries = state.get("mask_entries", np.zeros((0, 5), np.int64))
+        none = np.zeros(0, np.uint8)
+        bits, levels = state.get("mask_bits", none), state.get("mask_levels", none)
+        if not _fits(entries, bits, levels, cells, cameras):
+            return False
+        ends = entries[:, 2:4].cumsum(axis=0)
+        for (view, cell, size, count, idle), (a, b) in zip(entries.tolist(), ends.tolist()):
+            mask = Mask(bits[a - size : a].copy(), levels[b - count : b].copy())
+            if np.unpackbits(mask.bits, count=cameras[view].tile_count).sum() != count:
+                self.clear()
+                return False
+            self.kept[view, cell] = mask
+            if idle:
+                self.idle.add((view, cell))
+        return True
+
+
+def _fits(entries, bits, levels, cells, cameras):
+    """Whether the arrays of a checkpoint belong together and to these cells and views."""
+    if entries.shape[1:] != (5,) or (entries < 0).any():
+        return False
+    view, cell, size, count, _ = entries.T
+    if not (np.isin(cell, list(cells)).all() and (view < len(cameras)).all()):
+        return False
+    expected = [-(-cameras[v].tile_count // 8) for v in view.tolist()]
+    return bool(
+        np.array_equal(size, expected) and size.sum() == len(bits) and count.sum() == len(levels)
+    )
