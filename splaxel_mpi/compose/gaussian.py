@@ -59,7 +59,7 @@ class GaussianExchange(Compositor):
         if ranks == 1:
             for work in works:
                 starts = np.array([0, work.camera.tile_count])
-                work.parts = [Strip(0, 0, len(work.splats), work.splats, None, None, None, starts,
+                work.parts = [Strip(0, 0, len(work.splats), work.splats, starts=starts,
                                     stop=work.camera.tile_count)]
             self.sent = None
             return
@@ -92,7 +92,8 @@ class GaussianExchange(Compositor):
                 expected = self.balance.correct(work.camera, predicted)
             starts = cut(expected, work.camera, ranks)
             start, stop = starts[rank : rank + 2].tolist()
-            work.parts = [Strip(0, 0, 0, None, None, None, None, starts, start, stop, predicted)]
+            work.parts = [Strip(0, 0, 0, None, starts=starts, start=start, stop=stop,
+                                work=predicted)]
 
     def _route(self, work, boxes):
         """Splats of a view that go to each rank: list over ranks of ascending indices."""
