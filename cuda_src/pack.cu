@@ -1,109 +1,104 @@
-// Tiles of 16 x 16 pixels to and from a dense stream; edge tiles are clipped to the image.
+// Rectangles of tiles to and from a dense stream, in which colour may be rounded to half. One
+// block a rectangle.
+#include "math/half.cuh"
+
+using namespace spx;
 
 namespace {
 
-constexpr int SIDE = 16, PIXELS = SIDE * SIDE, PLANES = 4, TILE = PLANES * PIXELS;
-constexpr int THREADS = 256, SCAN_THREADS = 1024;
-static_assert(TILE == 4 * THREADS, "a thread moves 16 bytes of a whole tile");
+constexpr int SIDE = 16, PIXELS = SIDE * SIDE, PLANES = 4, THREADS = 256;
+static_assert(PIXELS == THREADS, "a thread moves 16 bytes of a whole tile of four planes");
+constexpr int WORDS = 5;  // of 16 bits a pixel: three halves and a float
 
-struct Clip {
-    int width, height;
-};
+struct Piece {
+    long long row, start;
+    int x0, y0, width, area;
 
-__device__ __forceinline__ Clip clip_of(int tile, int width, int height) {
-    const int tiles_x = (width + SIDE - 1) / SIDE;
-    const int x = tile % tiles_x * SIDE, y = tile / tiles_x * SIDE;
-    return {min(width - x, SIDE), min(height - y, SIDE)};
-}
-
-// Place in a tile of number k in its clipped form.
-__device__ __forceinline__ int unclipped(int k, const Clip& clip) {
-    const int plane = k / (clip.width * clip.height), inner = k % (clip.width * clip.height);
-    return plane * PIXELS + inner / clip.width * SIDE + inner % clip.width;
-}
-
-__device__ __forceinline__ long long add_lanes_before(long long value) {
-    for (int distance = 1; distance < 32; distance *= 2) {
-        const long long other = __shfl_up_sync(~0u, value, distance);
-        if (threadIdx.x % 32 >= distance) value += other;
+    __device__ __forceinline__ explicit Piece(const long long* entry)
+        : row(entry[0]), start(entry[2]) {
+        const int rect = int(entry[1]);
+        x0 = rect & 255, y0 = rect >> 8 & 255;
+        width = (rect >> 16 & 255) - x0;
+        area = width * ((rect >> 24 & 255) - y0);
     }
-    return value;
-}
+    // Place in a plane of a tile of pixel number k of the rectangle.
+    __device__ __forceinline__ int place(int k) const {
+        return (y0 + k / width) * SIDE + x0 + k % width;
+    }
+};
 
 }  // namespace
 
-// One block: a view has a few thousand tiles, and one launch beats a scan of several.
-extern "C" __global__ void __launch_bounds__(SCAN_THREADS)
-tile_starts(const int* __restrict__ tiles,  // (count,) tile indices
-            int count, int width, int height,
-            long long* starts  // (count + 1,) first value of each tile in the stream, and the end
-) {
-    __shared__ long long warps[SCAN_THREADS / 32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    long long before = 0;
-    for (int first = 0; first < count; first += SCAN_THREADS) {
-        const int k = first + threadIdx.x;
-        long long size = 0;
-        if (k < count) {
-            const Clip clip = clip_of(tiles[k], width, height);
-            size = PLANES * clip.width * clip.height;
-        }
-        const long long through = add_lanes_before(size);
-        if (lane == 31) warps[warp] = through;
-        __syncthreads();
-        if (warp == 0) warps[lane] = add_lanes_before(warps[lane]);
-        __syncthreads();
-        if (k < count) starts[k] = before + (warp ? warps[warp - 1] : 0) + through - size;
-        before += warps[SCAN_THREADS / 32 - 1];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) starts[count] = before;
-}
-
-// One block a tile.
 extern "C" __global__ void __launch_bounds__(THREADS)
-pack(const float* __restrict__ pixels,  // (held, 4, 256)
-     const int* __restrict__ index,     // (count,) rows of pixels
-     const int* __restrict__ tiles,     // (count,) their tile indices
-     const long long* __restrict__ starts,  // (count + 1,)
-     int width, int height,
-     float* __restrict__ stream  // (starts[count],)
+pack(const float* __restrict__ pixels,     // (rows, planes, 256)
+     int planes,
+     const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+     float* __restrict__ stream            // (planes x pixels,)
 ) {
-    const Clip clip = clip_of(tiles[blockIdx.x], width, height);
-    const float* from = pixels + (long long)index[blockIdx.x] * TILE;
-    float* to = stream + starts[blockIdx.x];
-    if (clip.width == SIDE && clip.height == SIDE) {
+    const Piece piece(table + 3 * blockIdx.x);
+    const float* from = pixels + piece.row * planes * PIXELS;
+    float* to = stream + piece.start * planes;
+    if (piece.area == PIXELS && planes == PLANES) {
         reinterpret_cast<float4*>(to)[threadIdx.x] =
             reinterpret_cast<const float4*>(from)[threadIdx.x];
         return;
     }
-    for (int k = threadIdx.x; k < PLANES * clip.width * clip.height; k += THREADS)
-        to[k] = from[unclipped(k, clip)];
+    if (threadIdx.x >= piece.area) return;
+    for (int plane = 0; plane < planes; ++plane)
+        to[plane * piece.area + threadIdx.x] = from[plane * PIXELS + piece.place(threadIdx.x)];
 }
 
-// One block a tile. Pixels outside the image become zero (colour) and one (transmittance).
 extern "C" __global__ void __launch_bounds__(THREADS)
-unpack(const float* __restrict__ stream,  // (starts[count],)
-       const int* __restrict__ tiles,     // (count,) tile indices
-       const long long* __restrict__ starts,  // (count + 1,)
-       long long length,  // values in the stream; nothing beyond them is read
-       int width, int height,
-       float* __restrict__ out  // (count, 4, 256)
+unpack(const float* __restrict__ stream,     // (planes x pixels,)
+       int planes,
+       const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+       float* __restrict__ out               // (rows, planes, 256)
 ) {
-    const Clip clip = clip_of(tiles[blockIdx.x], width, height);
-    const long long start = starts[blockIdx.x];
-    const float* from = stream + start;
-    float* to = out + (long long)blockIdx.x * TILE;
-    if (start + PLANES * clip.width * clip.height > length) return;
-    if (clip.width == SIDE && clip.height == SIDE) {
+    const Piece piece(table + 3 * blockIdx.x);
+    const float* from = stream + piece.start * planes;
+    float* to = out + piece.row * planes * PIXELS;
+    if (piece.area == PIXELS && planes == PLANES) {
         reinterpret_cast<float4*>(to)[threadIdx.x] =
             reinterpret_cast<const float4*>(from)[threadIdx.x];
         return;
     }
-    for (int k = threadIdx.x; k < TILE; k += THREADS) {
-        const int plane = k / PIXELS, y = k % PIXELS / SIDE, x = k % SIDE;
-        const bool inside = x < clip.width && y < clip.height;
-        to[k] = inside ? from[(plane * clip.height + y) * clip.width + x]
-                       : float(plane == PLANES - 1);
-    }
+    if (threadIdx.x >= piece.area) return;
+    for (int plane = 0; plane < planes; ++plane)
+        to[plane * PIXELS + piece.place(threadIdx.x)] = from[plane * piece.area + threadIdx.x];
+}
+
+// Of a rectangle, three planes of halves, then the floats of the fourth: these begin at any even
+// address, so they travel as two words.
+extern "C" __global__ void __launch_bounds__(THREADS)
+pack_half(const float* __restrict__ pixels,     // (rows, 4, 256)
+          const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+          float scale,                          // of the three planes
+          unsigned short* __restrict__ stream   // (5 x pixels,)
+) {
+    const Piece piece(table + 3 * blockIdx.x);
+    if (threadIdx.x >= piece.area) return;
+    const float* from = pixels + piece.row * PLANES * PIXELS + piece.place(threadIdx.x);
+    unsigned short* to = stream + piece.start * WORDS + threadIdx.x;
+    for (int plane = 0; plane < 3; ++plane)
+        to[plane * piece.area] = half_of(from[plane * PIXELS] * scale);
+    const unsigned bits = __float_as_uint(from[3 * PIXELS]);
+    to += 3 * piece.area + threadIdx.x;
+    to[0] = static_cast<unsigned short>(bits & 0xffffu);
+    to[1] = static_cast<unsigned short>(bits >> 16);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+unpack_half(const unsigned short* __restrict__ stream,  // (5 x pixels,)
+            const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+            float scale,                          // of the three planes
+            float* __restrict__ out               // (rows, 4, 256)
+) {
+    const Piece piece(table + 3 * blockIdx.x);
+    if (threadIdx.x >= piece.area) return;
+    const unsigned short* from = stream + piece.start * WORDS + threadIdx.x;
+    float* to = out + piece.row * PLANES * PIXELS + piece.place(threadIdx.x);
+    for (int plane = 0; plane < 3; ++plane)
+        to[plane * PIXELS] = float_of_half(from[plane * piece.area]) * scale;
+    from += 3 * piece.area + threadIdx.x;
+    to[3 * PIXELS] = __uint_as_float(from[0] | unsigned(from[1]) << 16);
 }

@@ -7,8 +7,8 @@ from regrouped import regroup
 
 from scenes import axis_camera, look_at, random_gaussians, random_photo
 from splaxel_mpi.backends.host import HostBackend
+from splaxel_mpi.compose import make_compositor
 from splaxel_mpi.compose.boundary import make_boundary
-from splaxel_mpi.compose.overlap import Overlap
 from splaxel_mpi.partition.content import ContentBoxes
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.partition.layout import Layout
@@ -24,6 +24,14 @@ BACKGROUND = [0.1, 0.3, 0.2]
 # design section 10: (image, gradients) as max|x - y| / max|y| and relative L2 a group
 EXACT = {np.float64: (1e-10, 1e-10), np.float32: (1e-5, 1e-4)}
 DEFAULT_STOP = (1e-4, 2e-3)  # image absolute
+# colour rounded to float16 is wrong by up to 2^-11 of itself, 5e-4, in every layer and on the way
+# back; where it turns the sign of x - y in L1 a pixel counts whole in the gradient
+HALF = (1e-3, 1e-2)
+
+
+def exchange_settings(strategy="overlap", precision="float32"):
+    """The section exchange of a configuration."""
+    return SimpleNamespace(strategy=strategy, precision=precision)
 
 
 class Run:
@@ -31,14 +39,14 @@ class Run:
 
     def __init__(
         self, gaussians, tree, exchange, ranks, rank, backend, stop, boundary="exact",
-        saturation=None,
+        saturation=None, settings=exchange_settings(),
     ):
         self.exchange, self.backend = exchange, backend
         mine = gaussians.take(slice(rank, None, ranks))
         mine, _, offsets = regroup(mine, {}, tree, exchange)
         self.gaussians = mine.map(backend.to_device)
         layout = Layout(tree, rank, ranks, offsets)
-        compositor = Overlap(self.backend, exchange, layout, BACKGROUND)
+        compositor = make_compositor(settings, backend, exchange, layout, BACKGROUND)
         self.boxes = ContentBoxes(0.02)
         self.boxes.update(self.gaussians, offsets, tree, exchange)
         boundary = make_boundary(boundary, self.boxes, NEAR)
@@ -106,12 +114,12 @@ def edge_on(gaussians, tree):
 
 
 def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=None,
-            boundary="exact", sides=False):
+            boundary="exact", sides=False, settings=exchange_settings()):
     """Assert that a partition into cells over ranks equals one rank of the host: one cell with
     boundary exact, else the same cells.
 
-    backend: of the partition, None for the host's too; bars: (image, gradients); sides:
-    statistics are of absolute screen gradients.
+    backend, settings: of the partition, backend None for the host's too; bars: (image,
+    gradients); sides: statistics are of absolute screen gradients.
     """
     ranks, rank, host = exchange.ranks, exchange.rank, HostBackend(real, threads=1)
     gaussians = random_gaussians(400, seed, real)
@@ -120,7 +128,8 @@ def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=N
     gaussians = edge_on(gaussians, tree)
     cameras = cameras_for(tree)
     photos = {i: random_photo(camera, i) for i, camera in enumerate(cameras)}
-    run = Run(gaussians, tree, exchange, ranks, rank, backend or host, stop, boundary)
+    run = Run(gaussians, tree, exchange, ranks, rank, backend or host, stop, boundary,
+              settings=settings)
     cut = Tree.single() if boundary == "exact" else tree
     single = Run(gaussians, cut, self_exchange(), 1, 0, host, stop, boundary)
     run.renderer.absolute = single.renderer.absolute = sides

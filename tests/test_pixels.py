@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from splaxel_mpi.backends.host_pixels import HostPixels
+from splaxel_mpi.backends.pieces import piece_table, stream_items
 from splaxel_mpi.scene.camera import Camera
+from splaxel_mpi.visibility.tiles import rects
 
 
 class Host(HostPixels):
@@ -194,45 +196,85 @@ def camera_of(width, height):
     return Camera(width, height, 1.0, 1.0, 0.0, 0.0, np.eye(3), np.zeros(3))
 
 
-@pytest.mark.parametrize("size", [(449, 800), (800, 449), (17, 33), (1, 1), (32, 16)])
+def random_pieces(rng, count, planes, real):
+    """Tiles of all magnitudes that float16 tells apart, and rectangles of some of them."""
+    rows = rng.permutation(count + 3)[:count]
+    low = rng.integers(0, 12, (count, 2))
+    rects = np.concatenate([low, low + rng.integers(1, 17 - low)], axis=1)
+    rects[::3] = 0, 0, 16, 16
+    magnitude = 10.0 ** rng.integers(-9, 5, (count + 3, planes, 256))
+    return (rng.normal(size=magnitude.shape) * magnitude).astype(real), rows, rects
+
+
 @pytest.mark.parametrize("real", [np.float32, np.float64])
-def test_pack_and_unpack(rng, size, real):
-    camera = camera_of(*size)
-    tiles = rng.permutation(camera.tile_count)[: camera.tile_count // 2 + 1].astype(np.int32)
-    index = rng.permutation(len(tiles) + 3)[: len(tiles)].astype(np.int32)
-    pixels = rng.random((len(tiles) + 3, 4, 256)).astype(real)
+@pytest.mark.parametrize("planes, half", [(3, False), (4, False), (4, True)])
+def test_pack_and_unpack(rng, planes, half, real):
+    pixels, rows, rects = random_pieces(rng, 40, planes, real)
+    table, count = piece_table(rows, rects)
     host = Host(real, threads=2)
-    stream = host.pack(pixels, index, tiles, camera)
-    tiles_x, _ = camera.tiles
-    pieces, want = [], np.zeros((len(tiles), 4, 16, 16), real)
-    want[:, 3] = 1
-    for k, (slot, tile) in enumerate(zip(index, tiles)):
-        wide = min(16, size[0] - 16 * (tile % tiles_x))
-        high = min(16, size[1] - 16 * (tile // tiles_x))
-        inside = pixels[slot].reshape(4, 16, 16)[:, :high, :wide]
-        want[k, :, :high, :wide] = inside
-        pieces.append(inside.ravel())
-    np.testing.assert_array_equal(stream, np.concatenate(pieces))
-    out = np.full((len(tiles), 4, 256), np.nan, real)
-    host.unpack(stream, tiles, camera, out)
-    np.testing.assert_array_equal(out, want.reshape(out.shape))
+    stream = host.pack(pixels, table, count, half, 2.0)
+    items, kind = stream_items(real, planes, half)
+    assert stream.dtype == kind and len(stream) == items * count
+    want, pieces = np.full(pixels.shape, 7, real), []
+    for row, (x0, y0, x1, y1) in zip(rows, rects):
+        inside = pixels[row].reshape(planes, 16, 16)[:, y0:y1, x0:x1]
+        pieces.append(inside.reshape(planes, -1))
+        if half:
+            with np.errstate(over="ignore"):
+                colour = (2 * inside[:3]).astype(np.float32).astype(np.float16)
+            words = [colour.ravel().view(np.uint16), inside[3].ravel().view(np.uint16)]
+            pieces[-1] = np.concatenate(words)
+            inside = np.concatenate([colour.astype(real) / 2, inside[3:]])
+        want[row].reshape(planes, 16, 16)[:, y0:y1, x0:x1] = inside
+    np.testing.assert_array_equal(stream, np.concatenate([piece.ravel() for piece in pieces]))
+    out = np.full(pixels.shape, 7, real)
+    host.unpack(stream, table, out, half, 0.5)
+    np.testing.assert_array_equal(out, want)
+
+
+def test_half_is_ieee_half():
+    """Every half there and back, and what lies between two of them, as numpy has it."""
+    halves = np.arange(65536, dtype=np.uint16)
+    exact = halves.view(np.float16).astype(np.float32)
+    pixels = np.zeros((128, 4, 256), np.float32)
+    table, count = piece_table(np.arange(128), np.broadcast_to([0, 0, 16, 16], (128, 4)))
+    bits = exact.view(np.uint32)
+    values = [exact, (bits + 0x1000).view(np.float32), (bits + 0x0FFF).view(np.float32),
+              (bits + 0x1001).view(np.float32)]
+    for value in values:
+        for part in np.split(value, 2):
+            pixels[:, 0] = part.reshape(128, 256)
+            stream = Host(np.float32).pack(pixels, table, count, True)
+            got = stream.reshape(128, -1)[:, :256].ravel()
+            with np.errstate(over="ignore"):
+                want = part.astype(np.float16)
+            numbers = ~np.isnan(want)
+            np.testing.assert_array_equal(got[numbers], want.view(np.uint16)[numbers])
+            assert np.isnan(got.view(np.float16)[~numbers]).all()
+            out = np.zeros_like(pixels)
+            Host(np.float32).unpack(stream, table, out, True)
+            np.testing.assert_array_equal(out[:, 0].ravel(), want.astype(np.float32))
 
 
 def test_the_stream_of_all_tiles_is_as_large_as_the_image():
     camera = camera_of(449, 800)
-    tiles = np.arange(camera.tile_count, dtype=np.int32)
-    stream = Host().pack(np.zeros((len(tiles), 4, 256)), tiles, tiles, camera)
-    assert stream.size == 4 * 449 * 800
+    tiles = np.arange(camera.tile_count)
+    table, count = piece_table(tiles, rects(camera))
+    assert count == 449 * 800
+    assert Host().pack(np.zeros((len(tiles), 4, 256)), table, count).size == 4 * count
 
 
 def test_pack_rejects_wrong_arguments():
-    camera = camera_of(17, 33)
-    pixels = np.zeros((1, 4, 256))
-    one, none = np.zeros(1, np.int32), np.zeros(0, np.int32)
-    assert Host().pack(pixels, none, none, camera).size == 0
-    with pytest.raises(ValueError, match="tiles must lie in 0 to 5"):
-        Host().pack(pixels, one, one + 6, camera)
-    with pytest.raises(ValueError, match="index must lie in 0 to 0"):
-        Host().pack(pixels, one + 1, one, camera)
-    with pytest.raises(ValueError, match=r"stream must be .*\(1024,\)"):
-        Host().unpack(np.zeros(1023), one, camera, pixels)
+    pixels, nothing = np.zeros((1, 4, 256)), np.zeros((0, 3), np.int64)
+    assert Host().pack(pixels, nothing, 0).size == 0
+    whole, count = piece_table([0], [[0, 0, 16, 16]])
+    for row, rect in ((1, [0, 0, 16, 16]), (0, [0, 0, 17, 16]), (0, [5, 0, 4, 16])):
+        table, size = piece_table([row], [rect])
+        with pytest.raises(ValueError, match="does not lie in 1 tiles"):
+            Host().pack(pixels, table, max(size, 300))
+    with pytest.raises(ValueError, match="does not lie in 1 tiles and 255 pixels"):
+        Host().unpack(np.zeros(4 * 255), whole, pixels)
+    with pytest.raises(ValueError, match="pixels must be .*4"):
+        Host().pack(np.zeros((1, 3, 256)), whole, count, True)
+    with pytest.raises(ValueError, match="stream must be .*uint16"):
+        Host().unpack(np.zeros(7 * 256), whole, pixels, True)

@@ -158,8 +158,12 @@ def test_ranks_resume_and_repeat(comm, tmp_path_factory):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("cells", [0, 1, 5])  # 1: ranks without a cell
-def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
+@pytest.mark.parametrize(
+    "option",
+    ["partition.cells=0", "partition.cells=1", "partition.cells=5", "exchange.strategy=owner"],
+    ids=["one a rank", "ranks without", "several", "owner"],
+)
+def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, option):
     """Trained in float64 without stopping, densification included, P ranks make the scene of
     one rank: the same ids, and parameters that differ by summation order alone (1e-13
     measured)."""
@@ -169,7 +173,7 @@ def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, cells):
     city = small_city(folder / "city", comm)
     exact = ["backend.precision=float64", "render.stop=0", "train.images=32",
              "saturation.enabled=false"]
-    many = train(city, folder / "many", comm, *exact, f"partition.cells={cells}")
+    many = train(city, folder / "many", comm, *exact, option)
     single = folder / f"single{comm.rank}"
     one = train(city, single, MPI.COMM_SELF, *exact)
     found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(one))

@@ -1,83 +1,130 @@
-// Tiles of 16 x 16 pixels to and from a dense stream; edge tiles are clipped to the image.
+// Rectangles of tiles to and from a dense stream, in which colour may be rounded to half.
 #include <omp.h>
 
 #include <cstdint>
 #include <cstring>
-#include <vector>
+
+#include "math/half.cuh"
 
 namespace {
 
-constexpr int64_t SIDE = 16, PIXELS = SIDE * SIDE, PLANES = 4;
+using namespace spx;
 
-struct Clip {
-    int64_t width, height;
+constexpr int64_t SIDE = 16, PIXELS = SIDE * SIDE;
+
+// A row of the table: row of the tiles, rectangle, pixels of the stream before it.
+struct Piece {
+    int64_t row, x0, y0, width, height, start;
+
+    explicit Piece(const int64_t* entry)
+        : row(entry[0]), x0(entry[1] & 255), y0(entry[1] >> 8 & 255),
+          width((entry[1] >> 16 & 255) - x0), height((entry[1] >> 24 & 255) - y0),
+          start(entry[2]) {}
 };
 
-Clip clip_of(int32_t tile, int64_t width, int64_t height) {
-    const int64_t tiles_x = (width + SIDE - 1) / SIDE;
-    const int64_t x = tile % tiles_x * SIDE, y = tile / tiles_x * SIDE;
-    return {width - x < SIDE ? width - x : SIDE, height - y < SIDE ? height - y : SIDE};
-}
-
-// Start of each tile in the stream, and the length at the end.
-std::vector<int64_t> starts_of(const int32_t* tiles, int64_t count, int64_t width,
-                               int64_t height) {
-    std::vector<int64_t> starts(count + 1, 0);
-    for (int64_t k = 0; k < count; ++k) {
-        const Clip clip = clip_of(tiles[k], width, height);
-        starts[k + 1] = starts[k] + PLANES * clip.width * clip.height;
-    }
-    return starts;
-}
-
 template <typename T>
-int64_t pack(const T* pixels, const int32_t* index, const int32_t* tiles, int64_t count,
-             int64_t width, int64_t height, T* stream, int64_t threads) {
-    const std::vector<int64_t> starts = starts_of(tiles, count, width, height);
+int64_t pack(const T* pixels, int64_t planes, const int64_t* table, int64_t count, T* stream,
+             int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t k = 0; k < count; ++k) {
-        const Clip clip = clip_of(tiles[k], width, height);
-        T* to = stream + starts[k];
-        for (int64_t plane = 0; plane < PLANES; ++plane)
-            for (int64_t y = 0; y < clip.height; ++y, to += clip.width)
-                std::memcpy(to, pixels + (PLANES * index[k] + plane) * PIXELS + SIDE * y,
-                            clip.width * sizeof(T));
-    }
-    return starts[count];
-}
-
-// Pixels outside the image become zero (colour) and one (transmittance).
-template <typename T>
-int64_t unpack(const T* stream, const int32_t* tiles, int64_t count, int64_t width,
-               int64_t height, T* out, int64_t threads) {
-    const std::vector<int64_t> starts = starts_of(tiles, count, width, height);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t k = 0; k < count; ++k) {
-        const Clip clip = clip_of(tiles[k], width, height);
-        const T* from = stream + starts[k];
-        for (int64_t plane = 0; plane < PLANES; ++plane) {
-            T* to = out + (PLANES * k + plane) * PIXELS;
-            if (clip.width < SIDE || clip.height < SIDE)
-                for (int64_t i = 0; i < PIXELS; ++i) to[i] = T(plane == PLANES - 1);
-            for (int64_t y = 0; y < clip.height; ++y, from += clip.width)
-                std::memcpy(to + SIDE * y, from, clip.width * sizeof(T));
+        const Piece piece(table + 3 * k);
+        T* to = stream + planes * piece.start;
+        for (int64_t plane = 0; plane < planes; ++plane) {
+            const T* from = pixels + (planes * piece.row + plane) * PIXELS + piece.x0;
+            for (int64_t y = 0; y < piece.height; ++y, to += piece.width)
+                std::memcpy(to, from + SIDE * (piece.y0 + y), piece.width * sizeof(T));
         }
     }
-    return starts[count];
+    return 0;
+}
+
+template <typename T>
+int64_t unpack(const T* stream, int64_t planes, const int64_t* table, int64_t count, T* out,
+               int64_t threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < count; ++k) {
+        const Piece piece(table + 3 * k);
+        const T* from = stream + planes * piece.start;
+        for (int64_t plane = 0; plane < planes; ++plane) {
+            T* to = out + (planes * piece.row + plane) * PIXELS + piece.x0;
+            for (int64_t y = 0; y < piece.height; ++y, from += piece.width)
+                std::memcpy(to + SIDE * (piece.y0 + y), from, piece.width * sizeof(T));
+        }
+    }
+    return 0;
+}
+
+// Of a piece, three planes of halves, then the fourth as it is.
+template <typename T>
+int64_t pack_half(const T* pixels, const int64_t* table, int64_t count, double scale,
+                  uint16_t* stream, int64_t threads) {
+    constexpr int64_t WORDS = 3 + sizeof(T) / sizeof(uint16_t);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < count; ++k) {
+        const Piece piece(table + 3 * k);
+        uint16_t* to = stream + WORDS * piece.start;
+        for (int64_t plane = 0; plane < 4; ++plane) {
+            const T* from = pixels + (4 * piece.row + plane) * PIXELS + piece.x0;
+            for (int64_t y = piece.y0; y < piece.y0 + piece.height; ++y) {
+                if (plane == 3) {
+                    std::memcpy(to, from + SIDE * y, piece.width * sizeof(T));
+                    to += piece.width * (WORDS - 3);
+                    continue;
+                }
+                for (int64_t x = 0; x < piece.width; ++x)
+                    *to++ = half_of(float(from[SIDE * y + x] * T(scale)));
+            }
+        }
+    }
+    return 0;
+}
+
+template <typename T>
+int64_t unpack_half(const uint16_t* stream, const int64_t* table, int64_t count, double scale,
+                    T* out, int64_t threads) {
+    constexpr int64_t WORDS = 3 + sizeof(T) / sizeof(uint16_t);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < count; ++k) {
+        const Piece piece(table + 3 * k);
+        const uint16_t* from = stream + WORDS * piece.start;
+        for (int64_t plane = 0; plane < 4; ++plane) {
+            T* to = out + (4 * piece.row + plane) * PIXELS + piece.x0;
+            for (int64_t y = piece.y0; y < piece.y0 + piece.height; ++y) {
+                if (plane == 3) {
+                    std::memcpy(to + SIDE * y, from, piece.width * sizeof(T));
+                    from += piece.width * (WORDS - 3);
+                    continue;
+                }
+                for (int64_t x = 0; x < piece.width; ++x)
+                    to[SIDE * y + x] = T(float_of_half(*from++)) * T(scale);
+            }
+        }
+    }
+    return 0;
 }
 
 }  // namespace
 
+// pixels, out: (rows, planes, 256); table: (count, 3); scale: on colour, before and after.
 #define SPX_KERNELS(T, SUFFIX)                                                                  \
-    extern "C" int64_t spx_pack_##SUFFIX(const T* pixels, const int32_t* index,                 \
-                                         const int32_t* tiles, int64_t count, int64_t width,    \
-                                         int64_t height, T* stream, int64_t threads) {          \
-        return pack<T>(pixels, index, tiles, count, width, height, stream, threads);            \
+    extern "C" int64_t spx_pack_##SUFFIX(const T* pixels, int64_t planes, const int64_t* table, \
+                                         int64_t count, T* stream, int64_t threads) {           \
+        return pack<T>(pixels, planes, table, count, stream, threads);                          \
     }                                                                                           \
-    extern "C" int64_t spx_unpack_##SUFFIX(const T* stream, const int32_t* tiles,               \
-                                           int64_t count, int64_t width, int64_t height,        \
-                                           T* out, int64_t threads) {                           \
-        return unpack<T>(stream, tiles, count, width, height, out, threads);                    \
+    extern "C" int64_t spx_unpack_##SUFFIX(const T* stream, int64_t planes,                     \
+                                           const int64_t* table, int64_t count, T* out,         \
+                                           int64_t threads) {                                   \
+        return unpack<T>(stream, planes, table, count, out, threads);                           \
+    }                                                                                           \
+    extern "C" int64_t spx_pack_half_##SUFFIX(const T* pixels, const int64_t* table,            \
+                                              int64_t count, double scale, uint16_t* stream,    \
+                                              int64_t threads) {                                \
+        return pack_half<T>(pixels, table, count, scale, stream, threads);                      \
+    }                                                                                           \
+    extern "C" int64_t spx_unpack_half_##SUFFIX(const uint16_t* stream, const int64_t* table,   \
+                                                int64_t count, double scale, T* out,            \
+                                                int64_t threads) {                              \
+        return unpack_half<T>(stream, table, count, scale, out, threads);                       \
     }
 
 SPX_KERNELS(float, f32)

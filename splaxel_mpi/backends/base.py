@@ -212,16 +212,20 @@ class Backend:
         is the mean. tally: as in regularise."""
         raise NotImplementedError
 
-    def pack(self, pixels, index, tiles, camera):
-        """Stream of tiles: tile after tile, four planes each, edge tiles clipped to the image.
+    def pack(self, pixels, table, count, half=False, scale=1.0):
+        """Stream of rectangles of tiles: one after another, plane after plane, row major.
 
-        pixels: (held, 4, 256); index: (k,) int32 rows of it; tiles: (k,) int32 their tile
-        indices. Returns a flat real array.
+        pixels: (s, planes, 256) real, planes 3 or 4; table, count: of pieces.piece_table, the
+        table on the device; half: four planes, of which the first three times ``scale`` (a power
+        of two) are rounded to float16. Returns a flat array, see pieces.stream_items.
         """
         raise NotImplementedError
 
-    def unpack(self, stream, tiles, camera, out):
-        """Inverse of pack into out (k, 4, 256)."""
+    def unpack(self, stream, table, out, half=False, scale=1.0):
+        """Inverse of pack into rows of out (s, planes, 256); the rest of out stays.
+
+        scale: multiplies the first three planes of halves.
+        """
         raise NotImplementedError
 
     def free_running(self, near, stop, background, ssim_weight):

@@ -9,11 +9,11 @@ from . import cuda_module
 from .checks import check_array, check_loss
 from .cuda_launch import run
 from .cuda_lists import HELD
+from .pieces import stream_items
 
 PIXELS = TILE * TILE
 THREADS = 256  # of a block of compose.cu, of pack and of unpack
 TILES_A_BLOCK = 4  # compose.cu: 64 threads a tile
-SCAN_THREADS = 1024
 LOSS_HEIGHT = 32  # loss.cu: pixel rows of a region
 LOSS_PIXELS = 4  # loss.cu: pixels of a region for a thread
 # loss.cu: pixel columns of a region, the fastest first, and how it is compiled
@@ -39,17 +39,11 @@ def loss_kernel(device):
     return kernel, width, size
 
 
-def clipped_length(tiles, camera):
-    """Values of a stream of whole tiles when no tile of the camera is clipped, else None."""
-    whole = camera.width % TILE == 0 and camera.height % TILE == 0
-    return 4 * PIXELS * len(tiles) if whole else None
-
-
 class CudaPixels:
     """Mixin of CudaBackend: compose, compose_layer and their backward passes, loss, pack, unpack.
 
     Indices are not read on the host, which would wait for the device: a slot or row out of
-    range counts as absent in compose; pack and unpack trust theirs.
+    range counts as absent in compose; pack and unpack trust their tables.
     """
 
     def _check_layers(self, pool, slots):
@@ -150,42 +144,31 @@ class CudaPixels:
         ), shared)
         return gradient, sums
 
-    def _starts(self, tiles, camera):
-        """First value of each tile in the stream, and the end: (k + 1,) int64."""
-        starts = self.xp.empty(len(tiles) + 1, np.int64)
-        run(cuda_module.kernel("pack.cu", "tile_starts"), (1,), SCAN_THREADS, (
-            tiles, np.int32(len(tiles)), np.int32(camera.width), np.int32(camera.height), starts))
-        return starts
-
-    def pack(self, pixels, index, tiles, camera):
-        """See Backend.pack. Waits for the device where the image's edge clips tiles: the
-        length of the stream is needed. Raises ValueError for wrong shapes or types."""
-        check_array("pixels", pixels, (None, 4, PIXELS), self.real)
-        check_array("index", index, (None,), np.int32)
-        check_array("tiles", tiles, (len(index),), np.int32)
-        if not len(tiles):
-            return self.xp.empty(0, self.real)
-        starts = self._starts(tiles, camera)
-        length = clipped_length(tiles, camera)
-        stream = self.xp.empty(int(starts[-1]) if length is None else length, self.real)
-        run(cuda_module.kernel("pack.cu", "pack"), (len(tiles),), THREADS, (
-            pixels, index, tiles, starts, np.int32(camera.width), np.int32(camera.height), stream))
+    def pack(self, pixels, table, count, half=False, scale=1.0):
+        """See Backend.pack. Raises ValueError for wrong shapes or types."""
+        planes = self._check_pieces("pixels", pixels, table, half)
+        items, kind = stream_items(self.real, planes, half)
+        stream = self.xp.empty(items * count, kind)
+        if len(table) and half:
+            run(cuda_module.kernel("pack.cu", "pack_half"), (len(table),), THREADS,
+                (pixels, table, np.float32(scale), stream))
+        elif len(table):
+            run(cuda_module.kernel("pack.cu", "pack"), (len(table),), THREADS,
+                (pixels, np.int32(planes), table, stream))
         return stream
 
-    def unpack(self, stream, tiles, camera, out):
-        """See Backend.unpack; pixels outside the image get colour 0 and transmittance 1.
+    def unpack(self, stream, table, out, half=False, scale=1.0):
+        """See Backend.unpack. Raises ValueError for wrong shapes or types."""
+        planes = self._check_pieces("out", out, table, half)
+        check_array("stream", stream, (None,), stream_items(self.real, planes, half)[1])
+        if len(table) and half:
+            run(cuda_module.kernel("pack.cu", "unpack_half"), (len(table),), THREADS,
+                (stream, table, np.float32(scale), out))
+        elif len(table):
+            run(cuda_module.kernel("pack.cu", "unpack"), (len(table),), THREADS,
+                (stream, np.int32(planes), table, out))
 
-        Raises ValueError for wrong shapes or types and for a stream that cannot be that of so
-        many tiles.
-        """
-        check_array("tiles", tiles, (None,), np.int32)
-        check_array("stream", stream, (clipped_length(tiles, camera),), self.real)
-        check_array("out", out, (len(tiles), 4, PIXELS), self.real)
-        if len(stream) > 4 * PIXELS * len(tiles) or len(stream) < 4 * len(tiles):
-            raise ValueError(f"stream of {len(stream)} values for {len(tiles)} tiles")
-        if not len(tiles):
-            return
-        run(cuda_module.kernel("pack.cu", "unpack"), (len(tiles),), THREADS, (
-            stream, tiles, self._starts(tiles, camera), np.int64(len(stream)),
-            np.int32(camera.width), np.int32(camera.height), out,
-        ))
+    def _check_pieces(self, name, tiles, table, half):
+        check_array(name, tiles, (None, 4 if half else None, PIXELS), self.real)
+        check_array("table", table, (None, 3), np.int64)
+        return tiles.shape[1]

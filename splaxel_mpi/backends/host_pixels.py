@@ -5,6 +5,7 @@ import numpy as np
 from ..scene.camera import TILE
 from .checks import check_array, check_loss
 from .host_library import call, suffix
+from .pieces import check_table, stream_items
 
 PIXELS = TILE * TILE
 
@@ -105,35 +106,37 @@ class HostPixels:
                 float(scale), int(clear), flag, self.threads,
             )
 
-    def _stream_length(self, tiles, camera):
-        tiles_x, _ = camera.tiles
-        row, column = np.divmod(tiles.astype(np.int64), tiles_x)
-        wide = np.minimum(TILE, camera.width - TILE * column)
-        high = np.minimum(TILE, camera.height - TILE * row)
-        return 4 * int((wide * high).sum())
-
-    def pack(self, pixels, index, tiles, camera):
-        """See Backend.pack. Raises ValueError for wrong shapes or types and indices out of
-        range."""
-        check_array("pixels", pixels, (None, 4, PIXELS), self.real)
-        check_array("index", index, (None,), np.int32)
-        check_array("tiles", tiles, (len(index),), np.int32)
-        check_range("index", index, 0, len(pixels) - 1)
-        check_range("tiles", tiles, 0, camera.tile_count - 1)
-        stream = np.empty(self._stream_length(tiles, camera), self.real)
-        call(f"spx_pack_{suffix(self.real)}", pixels, index, tiles, len(index), camera.width,
-             camera.height, stream, self.threads)
+    def pack(self, pixels, table, count, half=False, scale=1.0):
+        """See Backend.pack. Raises ValueError for wrong shapes or types and pieces that do not
+        fit."""
+        planes = self._check_pieces("pixels", pixels, table, count, half)
+        items, kind = stream_items(self.real, planes, half)
+        stream = np.empty(items * count, kind)
+        if half:
+            call(f"spx_pack_half_{suffix(self.real)}", pixels, table, len(table), float(scale),
+                 stream, self.threads)
+        else:
+            call(f"spx_pack_{suffix(self.real)}", pixels, planes, table, len(table), stream,
+                 self.threads)
         return stream
 
-    def unpack(self, stream, tiles, camera, out):
-        """See Backend.unpack; pixels outside the image get colour 0 and transmittance 1.
+    def unpack(self, stream, table, out, half=False, scale=1.0):
+        """See Backend.unpack. Raises ValueError for wrong shapes or types and pieces that do not
+        fit."""
+        items, kind = stream_items(self.real, out.shape[1], half)
+        check_array("stream", stream, (None,), kind)
+        planes = self._check_pieces("out", out, table, len(stream) // items, half)
+        if half:
+            call(f"spx_unpack_half_{suffix(self.real)}", stream, table, len(table), float(scale),
+                 out, self.threads)
+        else:
+            call(f"spx_unpack_{suffix(self.real)}", stream, planes, table, len(table), out,
+                 self.threads)
 
-        Raises ValueError for wrong shapes or types, tiles out of range, and a stream that is
-        not as long as its tiles.
-        """
-        check_array("tiles", tiles, (None,), np.int32)
-        check_range("tiles", tiles, 0, camera.tile_count - 1)
-        check_array("stream", stream, (self._stream_length(tiles, camera),), self.real)
-        check_array("out", out, (len(tiles), 4, PIXELS), self.real)
-        call(f"spx_unpack_{suffix(self.real)}", stream, tiles, len(tiles), camera.width,
-             camera.height, out, self.threads)
+    def _check_pieces(self, name, tiles, table, count, half):
+        """Raise ValueError unless the pieces lie in the tiles and the stream. Returns the
+        planes."""
+        check_array(name, tiles, (None, 4 if half else None, PIXELS), self.real)
+        check_array("table", table, (None, 3), np.int64)
+        check_table(table, len(tiles), count)
+        return tiles.shape[1]

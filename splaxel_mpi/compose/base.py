@@ -6,6 +6,7 @@ import numpy as np
 
 from ..backends.base import Partial, Splats, TileLists
 from ..scene.camera import Camera
+from ..visibility.demand import training
 
 
 @dataclass
@@ -40,10 +41,13 @@ class ViewWork:
 
 @dataclass
 class Composed:
-    """The pixels of one view that this rank composed."""
+    """The pixels of one view that this rank composed.
+
+    They are right in the supervised tiles and within visibility.tiles.SSIM_REACH of them.
+    """
 
     camera: Camera
-    tiles: np.ndarray  # (n,) int32 on the host: tiles composed
+    tiles: np.ndarray  # (n,) int32 on the host: tiles composed and those of the halo
     image: np.ndarray  # (n, 3, 256) real
     supervised: np.ndarray  # (tile_count,) bool: gradients are wanted here
     counted: np.ndarray  # (tile_count,) bool: this rank adds these tiles to the sums
@@ -56,17 +60,22 @@ class Composed:
 class Compositor:
     """A way to bring partial pixels together and gradients back.
 
-    Created with (backend, exchange, layout, background); every rank calls the same methods
-    with the same views.
+    Created with (backend, exchange, layout, background, precision); every rank calls the same
+    methods with the same views.
     """
 
     name = ""
+    training = staticmethod(training)  # rule of training views, see compose
+
+    def start_batch(self):
+        """The next chunk begins a batch."""
 
     def compose(self, works, rules):
         """Exchange partial pixels of a chunk and composite.
 
         works: list of ViewWork with partials; rules: for each view a function (held by rank,
-        camera) -> visibility.demand.Demand. Returns a list of Composed, one a view.
+        camera) -> visibility.demand.Demand: ``training``, or one like whole_image. Returns a
+        list of Composed, one a view.
         """
         raise NotImplementedError
 

@@ -6,27 +6,30 @@ import numpy as np
 def gather(works, layout, exchange):
     """Tiles that every cell holds, per view a (cells, tile_count) bool array.
 
-    One collective for all views of the chunk: each rank sends its cells' bits.
+    One collective for all views of the chunk, in which every
+    rank sends bits for as many cells as any rank has.
     """
-    sizes = [-(-work.camera.tile_count // 8) for work in works]
-    flat, _ = exchange.allgatherv("bitmaps", _local_bits(works, sizes))
-    held = [np.zeros((layout.cells, work.camera.tile_count), bool) for work in works]
-    start = 0
-    for cell in range(layout.cells):
-        for v, (work, size) in enumerate(zip(works, sizes)):
-            bits = np.unpackbits(flat[start : start + size], count=work.camera.tile_count)
-            held[v][cell] = bits
-            start += size
-    return held
+    counts = np.array([work.camera.tile_count for work in works])
+    sizes = -(-counts // 8) * 8  # the bits of a view fill whole bytes
+    starts = np.cumsum(sizes) - sizes
+    most = int(layout.cells_per_rank().max())
+    local = np.zeros((most, int(sizes.sum())), bool)
+    for work, start in zip(works, starts):
+        for row, part in zip(local, work.parts):
+            row[start + part.held] = True
+    bits = exchange.allgather("bitmaps", np.packbits(local, axis=1))
+    first = np.searchsorted(layout.owner, layout.owner)  # the first cell of each cell's rank
+    rows = bits[layout.owner, np.arange(layout.cells) - first]
+    held = np.unpackbits(rows, axis=1).astype(bool)
+    return [held[:, start : start + count] for start, count in zip(starts, counts)]
 
 
-def _local_bits(works, sizes):
-    """This rank's bits: cell after cell, view after view, each padded to whole bytes."""
-    cells = len(works[0].parts) if works else 0
-    rows = [np.zeros(0, np.uint8)]
-    for k in range(cells):
-        for work, size in zip(works, sizes):
-            bits = np.zeros(8 * size, np.uint8)
-            bits[work.parts[k].held] = 1
-            rows.append(np.packbits(bits))
-    return np.concatenate(rows)
+def read_held(works, backend):
+    """Fill part.held of all parts of a chunk by one copy from the device."""
+    parts = [part for work in works for part in work.parts]
+    if not parts:
+        return
+    tiles = backend.to_host(backend.xp.concatenate([part.lists.tiles for part in parts]))
+    ends = np.cumsum([len(part.lists.tiles) for part in parts])
+    for part, held in zip(parts, np.split(tiles, ends[:-1])):
+        part.held = held

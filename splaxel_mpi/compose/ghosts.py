@@ -24,29 +24,22 @@ class Ghosts:
     def send(self, works):
         """Fill works[v].parts: each local cell's own splats and the ghosts it must draw."""
         layout = self.layout
+        self.counts = self.arrived = None
         if layout.cells == 1:
             for work in works:
                 work.parts = [CellPart(0, 0, len(work.splats), work.splats)] * len(layout.local)
-            self.sent = self.received = None
             return
-        if not self.wanted:
-            for work in works:
-                work.parts = [self._own(work, k, cell) for k, cell in enumerate(layout.local)]
-            self.sent = self.received = None
-            return
-        routes = [self._routes(work) for work in works]
-        self.sent = [[routes[v][cell] for v in range(len(works))] for cell in range(layout.cells)]
-        counts = np.array([[len(index) for index in row] for row in self.sent], np.int64)
-        arrived = self._exchange_counts(counts)
-        self.records = self._exchange_records(works, counts, arrived)
-        self.received = self._segments(arrived)
-        self.counts, self.arrived = counts, arrived
-        for v, work in enumerate(works):
-            work.parts = [self._part(work, v, k, cell) for k, cell in enumerate(layout.local)]
+        self._find(works)
+        for work, ends in zip(works, self.ends):
+            bounds = zip(layout.local, ends[:-1], ends[1:])
+            work.parts = [CellPart(c, a, b, work.splats.slice(a, b)) for c, a, b in bounds]
+        if self.wanted:
+            self.arrived = self._exchange_counts()
+            self._append(works, self._exchange_records(works))
 
     def count(self):
         """Ghosts that this rank sent in the last chunk, to itself included."""
-        return int(self.counts.sum()) if self.sent is not None else 0
+        return 0 if self.counts is None else int(self.counts.sum())
 
     def give_back(self, works, gradients, width=SPLAT_GRADIENT):
         """Add gradients to their splats: own ones here, those of ghosts at their owner.
@@ -54,22 +47,46 @@ class Ghosts:
         gradients[v][k]: (len(part.splats), width) of works[v].parts[k]. Fills works[v].gradient.
         """
         for work, rows in zip(works, gradients):
-            work.gradient = self.backend.zeros((len(work.splats), width))
-            for part, gradient in zip(work.parts, rows):
-                work.gradient[part.first : part.last] += gradient[: part.own]
-        if self.sent is None:
+            # the rows of local cells follow one another and are all that the rank has
+            own = [gradient[: part.own] for part, gradient in zip(work.parts, rows)]
+            nothing = self.backend.zeros((0, width))
+            work.gradient = self.backend.xp.concatenate([nothing, *own])
+        if self.counts is None:
             return
-        back = self._collect(works, gradients, width)
-        returned = self._return(back)
-        start = 0
-        for row in self.sent:
-            for v, index in enumerate(row):
+        returned = self._return(works, gradients, width)
+        starts, ends = self._bounds(self.counts), np.cumsum(self.counts).reshape(self.counts.shape)
+        for v, (work, index) in enumerate(zip(works, self.index)):
+            first = 0
+            for cell in np.flatnonzero(self.counts[:, v]):
+                last = first + self.counts[cell, v]
                 # within one (cell, view) every splat stands once, so a plain add is right
-                works[v].gradient[index] += returned[start : start + len(index)]
-                start += len(index)
+                rows = returned[starts[cell, v] : ends[cell, v]]
+                work.gradient[index[first:last]] += rows
+                first = last
 
-    def _routes(self, work):
-        """Splats of a view that each cell must draw as ghosts: list over cells of indices."""
+    def _find(self, works):
+        """Where own cells and ghosts lie in each view, with one copy to the host.
+
+        Sets ends, per view the first own splat of each local cell and the end; index, per view
+        the splats that are ghosts, by cell; counts, (cells, views) of them.
+        """
+        layout, xp, cells = self.layout, self.backend.xp, self.layout.cells
+        self.index, numbers = [], []
+        for work in works:
+            rows = work.splats.rows
+            numbers.append(xp.searchsorted(rows, xp.asarray(layout.offsets, rows.dtype)))
+            if self.wanted:
+                index, cell = self._reach(work)
+                self.index.append(index[xp.argsort(cell, kind="stable")])
+                numbers.append(xp.bincount(cell, minlength=cells))
+        numbers = self.backend.to_host(xp.concatenate(numbers)).reshape(len(works), -1)
+        bounds = len(layout.offsets)
+        self.ends = numbers[:, :bounds].tolist()
+        if self.wanted:
+            self.counts = np.ascontiguousarray(numbers[:, bounds:].T.astype(np.int64))
+
+    def _reach(self, work):
+        """Splats of a view and cells that must draw them as ghosts, in tiles that are live."""
         xp = self.backend.xp
         own = self.layout.cells_of(work.splats.rows, xp)
         index, cell = self.backend.reach(work.splats, own, work.camera, self.layout.tree)
@@ -78,90 +95,76 @@ class Ghosts:
                 work.splats.data[index], cell, xp.asarray(~work.masks.masked), work.camera, xp
             )
             index, cell = index[kept], cell[kept]
-        index = index[xp.argsort(cell, kind="stable")]
-        counts = self.backend.to_host(xp.bincount(cell, minlength=self.layout.cells))
-        return np.split(index, np.cumsum(counts)[:-1].tolist())
+        return index, cell
 
-    def _exchange_counts(self, counts):
-        """Ghosts that arrive: (ranks, local cells, views) int64 from (cells, views)."""
-        layout, views = self.layout, counts.shape[1]
+    def _exchange_counts(self):
+        """Ghosts that arrive: (ranks, local cells, views) int64."""
+        layout, views = self.layout, self.counts.shape[1]
         outgoing = layout.cells_per_rank() * views
         incoming = np.full(layout.ranks, len(layout.local) * views, np.int64)
-        flat, _ = self.exchange.alltoallv("ghosts", counts.ravel(), outgoing, incoming)
+        flat, _ = self.exchange.alltoallv("ghosts", self.counts.ravel(), outgoing, incoming)
         return flat.reshape(layout.ranks, len(layout.local), views)
 
-    def _per_rank(self, counts):
-        """Ghosts for each rank, (ranks,) int64, from (cells, views)."""
+    def _per_rank(self):
+        """Ghosts for each rank, (ranks,) int64."""
         return np.bincount(
-            self.layout.owner, weights=counts.sum(1), minlength=self.layout.ranks
+            self.layout.owner, weights=self.counts.sum(1), minlength=self.layout.ranks
         ).astype(np.int64)
 
-    def _exchange_records(self, works, counts, arrived):
+    @staticmethod
+    def _bounds(counts):
+        """First place of each segment, of the shape of their counts."""
+        return (np.cumsum(counts) - counts.ravel()).reshape(counts.shape)
+
+    def _exchange_records(self, works):
         """Send projected splats and ids; (n, 12 + id) reals that arrived."""
-        width = SPLAT + self.id_width
-        records = self.backend.xp.empty((int(counts.sum()), width), self.backend.real)
-        start = 0
-        for row in self.sent:
-            for v, index in enumerate(row):
-                block = records[start : start + len(index)]
-                block[:, :SPLAT] = works[v].splats.data[index]
-                block[:, SPLAT:] = works[v].splats.ids[index, None].view(self.backend.real)
-                start += len(index)
+        width, xp = SPLAT + self.id_width, self.backend.xp
+        records = xp.empty((self.count(), width), self.backend.real)
+        starts = self._bounds(self.counts)
+        for v, (work, index) in enumerate(zip(works, self.index)):
+            places = self.backend.to_device(_runs(starts[:, v], self.counts[:, v]))
+            records[places, :SPLAT] = work.splats.data[index]
+            records[places, SPLAT:] = work.splats.ids[index, None].view(self.backend.real)
+        incoming = self.arrived.sum((1, 2)) * width
         flat, _ = self.exchange.alltoallv(
-            "ghosts", records.ravel(), self._per_rank(counts) * width, arrived.sum((1, 2)) * width
+            "ghosts", records.ravel(), self._per_rank() * width, incoming
         )
         return flat.reshape(-1, width)
 
-    @staticmethod
-    def _segments(arrived):
-        """Start of each (rank, local cell, view) in what arrived, and the end of all."""
-        return np.concatenate([[0], np.cumsum(arrived.ravel())])
+    def _append(self, works, records):
+        """Put the ghosts that arrived behind the own splats of their (view, cell)."""
+        xp, ranks = self.backend.xp, self.layout.ranks
+        # from (rank, cell, view) to (cell, view, rank), so that those of a part lie together
+        starts, counts = (np.moveaxis(array, 0, -1).ravel()
+                          for array in (self._bounds(self.arrived), self.arrived))
+        self.places = self.backend.to_device(_runs(starts, counts))
+        records = records[self.places]
+        data = xp.ascontiguousarray(records[:, :SPLAT])
+        ids = xp.ascontiguousarray(records[:, SPLAT:]).view(np.int64).ravel()
+        rows = xp.full(len(ids), -1, np.int32)
+        ends = [0, *np.cumsum(counts)[ranks - 1 :: ranks].tolist()]
+        parts = [work.parts[k] for k in range(len(self.layout.local)) for work in works]
+        for part, a, b in zip(parts, ends[:-1], ends[1:]):
+            if a < b:
+                both = zip((part.splats.rows, part.splats.data, part.splats.ids),
+                           (rows[a:b], data[a:b], ids[a:b]))
+                part.splats = Splats(*(xp.concatenate(pair) for pair in both))
 
-    def _slices(self, k, v):
-        """Rows of the k-th local cell and view v in what arrived, one slice a source rank."""
-        ranks, cells, views = self.arrived.shape
-        for rank in range(ranks):
-            place = (rank * cells + k) * views + v
-            yield slice(self.received[place], self.received[place + 1])
-
-    def _own(self, work, k, cell):
-        """Own splats of one local cell in one view."""
-        low, high = self.layout.offsets[k], self.layout.offsets[k + 1]
-        xp = self.backend.xp
-        ends = xp.searchsorted(work.splats.rows, xp.asarray([low, high], work.splats.rows.dtype))
-        first, last = self.backend.to_host(ends).tolist()
-        return CellPart(cell, first, last, work.splats.slice(first, last))
-
-    def _part(self, work, v, k, cell):
-        """Own splats and ghosts of one local cell in one view."""
-        part, xp = self._own(work, k, cell), self.backend.xp
-        ghosts = [self.records[rows] for rows in self._slices(k, v)]
-        ghosts = [rows for rows in ghosts if len(rows)]
-        if not ghosts:
-            return part
-        own, ghosts = part.splats, xp.concatenate(ghosts)
-        ids = xp.ascontiguousarray(ghosts[:, SPLAT:]).view(np.int64).ravel()
-        rows = xp.concatenate([own.rows, xp.full(len(ids), -1, np.int32)])
-        data = xp.concatenate([own.data, ghosts[:, :SPLAT]])
-        part.splats = Splats(rows, data, xp.concatenate([own.ids, ids]))
-        return part
-
-    def _collect(self, works, gradients, width):
-        """Gradients of ghosts in the order in which the ghosts arrived."""
-        back = self.backend.xp.empty((len(self.records), width), self.backend.real)
-        for v, work in enumerate(works):
-            for k, part in enumerate(work.parts):
-                start = part.own
-                for rows in self._slices(k, v):
-                    count = rows.stop - rows.start
-                    back[rows] = gradients[v][k][start : start + count]
-                    start += count
-        return back
-
-    def _return(self, back):
-        """Send gradients the way the ghosts came; rows in the order of ``sent``."""
-        width = back.shape[1]
+    def _return(self, works, gradients, width):
+        """Send gradients of ghosts the way these came; rows in the order of the records sent."""
+        xp, cells = self.backend.xp, range(len(self.layout.local))
+        back = xp.empty((int(self.arrived.sum()), width), self.backend.real)
+        if len(back):
+            back[self.places] = xp.concatenate([
+                gradients[v][k][work.parts[k].own :] for k in cells for v, work in enumerate(works)
+            ])
         outgoing = self.arrived.sum((1, 2)) * width
-        incoming = self._per_rank(self.counts) * width
+        incoming = self._per_rank() * width
         flat, _ = self.exchange.alltoallv("ghosts back", back.ravel(), outgoing, incoming)
         return flat.reshape(-1, width)
+
+
+def _runs(starts, counts):
+    """Places starts[i], starts[i] + 1, ... of counts[i] each, one run after another: int64."""
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)

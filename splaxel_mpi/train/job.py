@@ -214,7 +214,7 @@ def make_renderer(config, world, tree, state, boxes):
             config.render.near, config.render.stop,
         )
     compositor = make_compositor(
-        config.exchange.strategy, world.backend, world.exchange, layout, config.scene.background
+        config.exchange, world.backend, world.exchange, layout, config.scene.background
     )
     near, stop = config.render.near, config.render.stop
     boundary = make_boundary(config.boundary, boxes, near)

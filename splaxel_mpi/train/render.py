@@ -116,7 +116,6 @@ class Renderer:
             if mask is not None:
                 mask = self.backend.to_device(mask)
             part.lists = self.backend.tile_lists(part.splats, work.camera, box, mask, covered)
-            part.held = self.backend.to_host(part.lists.tiles)
         with self.timers("rasterize"):
             part.partial = self.backend.rasterize(
                 part.splats, part.lists, work.camera, self.stop

@@ -5,7 +5,6 @@ import logging
 import numpy as np
 
 from ..arrays import release
-from ..visibility.demand import training
 from .loss import view_loss
 from .one_rank import OneRank
 
@@ -27,6 +26,7 @@ def forward_backward(
     """
     shares, done = [], 0
     sizes = list(chunks or [settings.chunk] * len(views))
+    renderer.compositor.start_batch()
     while done < len(views):
         part = views[done : done + sizes[0]]
         try:
@@ -51,8 +51,8 @@ def forward_backward(
 
 def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
     """forward_backward of views that share their collectives; (list of shares, works)."""
-    cameras, rules = [view.camera for view in views], [training] * len(views)
-    indices = [view.index for view in views]
+    cameras, indices = [view.camera for view in views], [view.index for view in views]
+    rules = [renderer.compositor.training] * len(views)
     works, composed = renderer.draw(gaussians, cameras, degree, rules, indices)
     with renderer.timers("loss"):
         losses = [

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .tiles import dilate
+from .owners import assign
+from .tiles import areas, dilate
 
 
 @dataclass
@@ -16,11 +17,12 @@ class Demand:
 
     supervised: np.ndarray  # (ranks, tile_count) bool, tiles whose loss gradient it computes
     needed: np.ndarray  # (ranks, tile_count) bool, tiles it composes
+    halo: np.ndarray  # (ranks, tile_count) bool, tiles of which it gets strips of final colour
     counted: np.ndarray  # (tile_count,) int64, the one rank that adds the tile to the sums
 
 
 def training(held, camera):
-    """Demand of a training view from held (ranks, tile_count) bool.
+    """Demand of a training view from held (ranks, tile_count) bool, strategy overlap.
 
     A rank supervises what it holds. Tiles that nobody holds show the background; they still
     count in the loss, at the rank that holds most (the lowest of equals). Supervising needs
@@ -30,7 +32,29 @@ def training(held, camera):
     supervised = held.copy()
     supervised[home] |= ~held.any(0)
     needed = np.stack([dilate(row, camera) if row.any() else row for row in supervised])
-    return Demand(supervised, needed, supervised.argmax(0))
+    return Demand(supervised, needed, np.zeros_like(held), supervised.argmax(0))
+
+
+class Owned:
+    """Demand of the training views of a batch, strategy owner: one rank composes and supervises a
+    tile, and gets strips of the tiles beside its own for SSIM."""
+
+    def __init__(self, ranks):
+        self.load = np.zeros(ranks, np.int64)
+
+    def start_batch(self):
+        """Forget what ranks had to do in earlier batches."""
+        self.load[:] = 0
+
+    def __call__(self, held, camera):
+        """See training."""
+        owner = assign(held, camera, self.load)
+        supervised = owner == np.arange(len(held))[:, None]
+        self.load += supervised @ areas(camera)
+        halo = np.zeros_like(held)
+        for rank in np.flatnonzero(supervised.any(1)):
+            halo[rank] = dilate(supervised[rank], camera) & ~supervised[rank]
+        return Demand(supervised, supervised, halo, owner)
 
 
 def whole_image(root):
@@ -39,6 +63,7 @@ def whole_image(root):
     def demand(held, camera):
         supervised = np.zeros_like(held)
         supervised[root] = True
-        return Demand(supervised, supervised, np.full(held.shape[1], root))
+        halo = np.zeros_like(held)
+        return Demand(supervised, supervised, halo, np.full(held.shape[1], root))
 
     return demand

@@ -22,12 +22,46 @@ def dilate(tiles, camera):
     return (rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]).reshape(-1)
 
 
+def rects(camera):
+    """Pixels of each tile inside the image as x0, y0, x1, y1 in the tile, (tile_count, 4)
+    int64."""
+    tiles_x, tiles_y = camera.tiles
+    out = np.zeros((tiles_y, tiles_x, 4), np.int64)
+    out[..., 2] = np.minimum(TILE, camera.width - TILE * np.arange(tiles_x))
+    out[..., 3] = np.minimum(TILE, camera.height - TILE * np.arange(tiles_y))[:, None]
+    return out.reshape(-1, 4)
+
+
 def areas(camera):
     """Pixels of each tile inside the image, (tile_count,) int64."""
+    return rects(camera)[:, 2:].prod(1)
+
+
+def strips(tiles, camera):
+    """What SSIM needs beside a tile set: of each tile the rectangle around its pixels that lie
+    within SSIM_REACH of the set, (tile_count, 4) int64 as of rects; tiles of the set and those
+    that do not touch it give nothing useful.
+
+    The rectangle holds nothing else but in tiles that the set touches from two sides.
+    """
     tiles_x, tiles_y = camera.tiles
-    width = np.minimum(TILE, camera.width - TILE * np.arange(tiles_x))
-    height = np.minimum(TILE, camera.height - TILE * np.arange(tiles_y))
-    return (height[:, None] * width[None, :]).reshape(-1).astype(np.int64)
+    grid = np.zeros((tiles_y + 2, tiles_x + 2), bool)
+    grid[1:-1, 1:-1] = tiles.reshape(tiles_y, tiles_x)
+    left, right, middle = grid[:, :-2], grid[:, 2:], grid[:, 1:-1]
+    beside = left | right
+    above, below = middle[:-2], middle[2:]
+    out = rects(camera).reshape(tiles_y, tiles_x, 4)
+    # every neighbour but one to the right reaches pixels at the left edge, and so on
+    touched = above | below
+    any_left, any_right = (side[:-2] | side[1:-1] | side[2:] for side in (left, right))
+    across = beside[1:-1]
+    any_above, any_below = above | beside[:-2], below | beside[2:]
+    far = TILE - SSIM_REACH
+    out[..., 0] = np.where(any_left | touched, 0, far)
+    out[..., 1] = np.where(any_above | across, 0, far)
+    out[..., 2] = np.minimum(out[..., 2], np.where(any_right | touched, TILE, SSIM_REACH))
+    out[..., 3] = np.minimum(out[..., 3], np.where(any_below | across, TILE, SSIM_REACH))
+    return out.reshape(-1, 4)
 
 
 def boxes_touch(splats, rows, tiles, camera, xp=np):

@@ -6,6 +6,7 @@ import pytest
 from splaxel_mpi.backends import cuda_module, cuda_pixels
 from splaxel_mpi.backends.cuda_pixels import CudaPixels
 from splaxel_mpi.backends.host_pixels import HostPixels
+from splaxel_mpi.backends.pieces import piece_table
 from splaxel_mpi.scene.camera import Camera
 
 pytestmark = pytest.mark.gpu
@@ -225,41 +226,44 @@ def test_loss_rejects_wrong_arguments(cuda, rng):
         cuda.loss(image, photo, camera, none, (0, 0, 34, 20), 0.2)
 
 
-# clipped right and below, one pixel, never clipped, and more tiles than one round of the scan
-@pytest.mark.parametrize(
-    "size", [(449, 800), (17, 33), (1, 1), (32, 16), (1920, 1080), (4097, 5)]
-)
-def test_pack_and_unpack(cuda, rng, size):
-    camera = camera_of(*size)
-    tiles = rng.permutation(camera.tile_count)[: camera.tile_count // 2 + 1].astype(np.int32)
-    index = rng.permutation(len(tiles) + 3)[: len(tiles)].astype(np.int32)
-    pixels = rng.random((len(tiles) + 3, 4, 256), np.float32)
-    stream = cuda.pack(*on_device(pixels, index, tiles), camera)
-    want = Host().pack(pixels, index, tiles, camera)
+@pytest.mark.parametrize("count", [1, 40, 9000])
+@pytest.mark.parametrize("planes, half", [(3, False), (4, False), (4, True)])
+def test_pack_and_unpack(cuda, rng, planes, half, count):
+    """Streams equal those of the host bit by bit, in halves with subnormals and overflow too."""
+    rows = rng.permutation(count + 3)[:count]
+    low = rng.integers(0, 12, (count, 2))
+    rects = np.concatenate([low, low + rng.integers(1, 17 - low)], axis=1)
+    rects[::3] = 0, 0, 16, 16
+    magnitude = np.float32(10) ** rng.integers(-9, 6, (count + 3, planes, 1))
+    pixels = (rng.normal(size=(count + 3, planes, 256)) * magnitude).astype(np.float32)
+    table, size = piece_table(rows, rects)
+    device_table, device_pixels = on_device(table, pixels)
+    stream = cuda.pack(device_pixels, device_table, size, half, 4.0)
+    want = Host().pack(pixels, table, size, half, 4.0)
     np.testing.assert_array_equal(stream.get(), want)
-    out, = on_device(np.full((len(tiles), 4, 256), np.nan, np.float32))
-    cuda.unpack(stream, *on_device(tiles), camera, out)
-    want_out = np.empty(out.shape, np.float32)
-    Host().unpack(want, tiles, camera, want_out)
-    np.testing.assert_array_equal(out.get(), want_out)
+    out = np.full(pixels.shape, 7, np.float32)
+    device_out, = on_device(out)
+    cuda.unpack(stream, device_table, device_out, half, 0.25)
+    Host().unpack(want, table, out, half, 0.25)
+    np.testing.assert_array_equal(device_out.get(), out)
 
 
 def test_pack_of_nothing_and_wrong_arguments(cuda):
-    camera = camera_of(17, 33)
-    pixels, one, none = on_device(np.zeros((1, 4, 256), np.float32), np.zeros(1, np.int32),
-                                  np.zeros(0, np.int32))
-    empty = cuda.pack(pixels, none, none, camera)
+    pixels, nothing, whole = on_device(np.zeros((1, 4, 256), np.float32),
+                                       np.zeros((0, 3), np.int64),
+                                       piece_table([0], [[0, 0, 16, 16]])[0])
+    empty = cuda.pack(pixels, nothing, 0)
     assert empty.size == 0
-    cuda.unpack(empty, none, camera, pixels[:0])
-    with pytest.raises(ValueError, match="index must be"):
-        cuda.pack(pixels, one.astype(np.int64), one, camera)
-    with pytest.raises(ValueError, match="stream of 1025 values for 1 tiles"):
-        cuda.unpack(pixels.ravel()[:1].repeat(1025), one, camera, pixels)
+    cuda.unpack(empty, nothing, pixels)
+    with pytest.raises(ValueError, match="table must be"):
+        cuda.pack(pixels, whole.astype(np.int32), 256)
+    with pytest.raises(ValueError, match="stream must be .*uint16"):
+        cuda.unpack(pixels.ravel(), whole, pixels, True)
 
 
 def test_every_kernel_of_the_part_compiles_for_this_device():
     for source, names in [("loss.cu", ["loss"]),
                           ("compose.cu", ["compose", "compose_backward", "residuals"]),
-                          ("pack.cu", ["tile_starts", "pack", "unpack"])]:
+                          ("pack.cu", ["pack", "unpack", "pack_half", "unpack_half"])]:
         for name in names:
             assert cuda_module.kernel(source, name).local_size_bytes == 0  # nothing spilled
