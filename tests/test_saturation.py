@@ -3,7 +3,7 @@
 import numpy as np
 import oracle
 import pytest
-from chain import NEAR, Run, self_exchange
+from chain import NEAR, Run, exchange_settings, self_exchange
 from scenes import look_at, random_gaussians, random_photo
 
 from splaxel_mpi.backends.base import EXTENT_X, EXTENT_Y, U, V
@@ -35,7 +35,7 @@ class Scene:
     """An opaque scene in cells on one rank, or on those of an exchange."""
 
     def __init__(self, reevaluate="residual", threshold=THRESHOLD, boundary="exact", stop=0.0,
-                 exchange=None, real=np.float64, cells=CELLS, backend=None):
+                 exchange=None, real=np.float64, cells=CELLS, backend=None, strategy="overlap"):
         self.exchange = exchange or self_exchange()
         ranks, rank = self.exchange.ranks, self.exchange.rank
         gaussians = opaque_gaussians(real)
@@ -43,7 +43,8 @@ class Scene:
         self.tree = build(means, np.ones(len(means), np.int64), cells, self.exchange)
         self.saturation = Saturation(threshold, reevaluate)
         self.run = Run(gaussians, self.tree, self.exchange, ranks, rank,
-                       backend or HostBackend(real), stop, boundary, self.saturation)
+                       backend or HostBackend(real), stop, boundary, self.saturation,
+                       exchange_settings(strategy))
 
     def visit(self, chunk=2):
         """Gradients and losses of a batch, and what saturation counted on all ranks."""
@@ -249,7 +250,7 @@ def test_a_cell_without_live_tiles_is_no_participant():
 def nothing(held):
     """A demand for no pixel."""
     none = np.zeros_like(held)
-    return Demand(none, none, np.zeros(held.shape[1], np.int64))
+    return Demand(none, none, np.zeros(held.shape[1], np.int64), none)
 
 
 def test_another_tree_clears_masks_and_new_rows_do_not():
@@ -280,13 +281,17 @@ def test_other_thresholds_and_trees_do_not_take_stored_masks():
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("reevaluate", ["never", "residual", "always"])
-def test_ranks_mask_what_one_masks(comm, reevaluate):
+@pytest.mark.parametrize(
+    "reevaluate, strategy",
+    [("never", "overlap"), ("residual", "overlap"), ("always", "overlap"), ("residual", "owner")],
+)
+def test_ranks_mask_what_one_masks(comm, reevaluate, strategy):
     """The same cells on one rank and on all: masks, counts, images, gradients; a cell fades on
     the way, so that notices travel; then fewer bytes are sent."""
     from splaxel_mpi.mpi.host import HostExchange
 
-    many, one = Scene(reevaluate, exchange=HostExchange(comm)), Scene(reevaluate)
+    many = Scene(reevaluate, exchange=HostExchange(comm), strategy=strategy)
+    one = Scene(reevaluate)
     front = nearest(one)
     for visit in range(4):
         before = dict(many.exchange.bytes)

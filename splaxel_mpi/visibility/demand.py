@@ -17,8 +17,8 @@ class Demand:
 
     supervised: np.ndarray  # (ranks, tile_count) bool, tiles whose loss gradient it computes
     needed: np.ndarray  # (ranks, tile_count) bool, tiles it composes
-    halo: np.ndarray  # (ranks, tile_count) bool, tiles of which it gets strips of final colour
     counted: np.ndarray  # (tile_count,) int64, the one rank that adds the tile to the sums
+    halo: np.ndarray  # (ranks, tile_count) bool, tiles of which it gets strips of final colour
 
 
 def training(held, camera):
@@ -32,7 +32,7 @@ def training(held, camera):
     supervised = held.copy()
     supervised[home] |= ~held.any(0)
     needed = np.stack([dilate(row, camera) if row.any() else row for row in supervised])
-    return Demand(supervised, needed, np.zeros_like(held), supervised.argmax(0))
+    return Demand(supervised, needed, supervised.argmax(0), np.zeros_like(held))
 
 
 class Owned:
@@ -54,7 +54,7 @@ class Owned:
         halo = np.zeros_like(held)
         for rank in np.flatnonzero(supervised.any(1)):
             halo[rank] = dilate(supervised[rank], camera) & ~supervised[rank]
-        return Demand(supervised, supervised, halo, owner)
+        return Demand(supervised, supervised, owner, halo)
 
 
 def whole_image(root):
@@ -64,6 +64,6 @@ def whole_image(root):
         supervised = np.zeros_like(held)
         supervised[root] = True
         halo = np.zeros_like(held)
-        return Demand(supervised, supervised, halo, np.full(held.shape[1], root))
+        return Demand(supervised, supervised, np.full(held.shape[1], root), halo)
 
     return demand
