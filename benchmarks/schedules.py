@@ -37,7 +37,7 @@ from splaxel_mpi.schedule.base import Predictor  # noqa: E402
 from splaxel_mpi.schedule.costs import CostFit  # noqa: E402
 from splaxel_mpi.schedule.predictor import WorkPredictor  # noqa: E402
 
-NEAR, SIDE = 0.2, 1000.0
+NEAR, SIDE, CHUNK = 0.2, 1000.0, 2
 BACKEND = HostBackend(np.float32, 1)
 ALONE = exchange_alone(BACKEND)
 KINDS, CELLS, MIXES = ("street", "aerial"), (8, 64), (0.5, 1.0)
@@ -117,7 +117,7 @@ def city_predictor(gaussians, cameras, tree, cost):
 def run_epoch(name, work):
     """(order, lengths between waits) of an epoch by predicted work (views, ranks)."""
     count, batch = work.shape
-    scheduler = make_scheduler(name, np.arange(count), 0, batch, predictor=Table(work))
+    scheduler = make_scheduler(name, np.arange(count), 0, batch, chunk=CHUNK, predictor=Table(work))
     views, waits = [], []
     for start in range(0, count, batch):
         size = min(batch, count - start)
@@ -142,6 +142,9 @@ def compare(title, true, predicted=None):
           f"{figures.disjoint(true):.3f}", flush=True)
     for name in ORDERS:
         row(name, true, true)
+    views = run_epoch("balanced", true)[0]
+    chunks = figures.balance(true[views], [CHUNK] * (len(views) // CHUNK))
+    print(f"  {'balanced, waiting after 2 views':40s} balance {chunks:.3f}")
     if predicted is not None:
         row("balanced by geometry alone", true, predicted)
 
