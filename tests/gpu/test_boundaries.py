@@ -9,10 +9,10 @@ from regrouped import regroup
 from scenes import random_gaussians
 from splats import Raster
 from test_boundaries import cell_and_splats
-from test_lists import Lists, check_host_intervals, to_device
-
 from splaxel_mpi.partition.content import ContentBoxes
 from splaxel_mpi.partition.kdtree import build
+
+from .test_lists import Lists, check_host_intervals, to_device
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 

@@ -143,7 +143,7 @@ def test_a_run_needs_less_and_then_stops_with_a_checkpoint(cupy, memory):
     trainer = SimpleNamespace(
         world=SimpleNamespace(backend=backend, exchange=SelfExchange(), ranks=1), state=state,
         steps=Steps(None, None, Train(chunk=4)), settle=lambda: None,
-        save=lambda trainer: saved.append(trainer.state.images_seen),
+        store=lambda: saved.append(state.images_seen),
     )
     state.images_seen = 7
     relieve(trainer)

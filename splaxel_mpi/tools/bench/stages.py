@@ -38,6 +38,7 @@ class Chain:
     def run_free(self):
         """From here on make arrays for the largest view so far instead of waiting for counts."""
         if self.running:
+            self.running.bind(self.state)
             self.room = self.running.room()
 
     def check(self):
