@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scenes import look_at
 
+from splaxel_mpi.backends import cuda_project
 from splaxel_mpi.train.one_rank import AHEAD, OneRank
 from splaxel_mpi.train.timers import Timers
 
@@ -127,3 +129,18 @@ def test_what_was_skipped_is_done_once_and_in_order(batch, selective, grows):
         assert (device.exact > 0) == (max(needs) > 1)
         starts = np.arange(len(needs)) // batch * batch
         np.testing.assert_array_equal(shares.T, [needs, np.arange(len(needs)), starts])
+
+
+def test_views_of_a_camera_are_the_same_objects_however_many_there_are(monkeypatch):
+    """Replays find the arguments of a camera by identity: those of the camera at work may not be
+    dropped between its two near planes."""
+    monkeypatch.setattr(cuda_project, "MOST_VIEWS", 2)
+    stages = cuda_project.CudaProject()
+    cameras = [look_at([3.0, k, 1.0], [0, 0, 0], 48, 32) for k in range(5)]
+    for camera in cameras + cameras[::-1]:
+        first = stages.camera_view(camera, 0.1)
+        second = stages.camera_view(camera, 0)
+        assert stages.camera_view(camera, 0.1) is first and stages.camera_view(camera, 0) is second
+        assert first.tobytes() != second.tobytes()
+    kept = stages.camera_view(cameras[0], 0)
+    assert kept.tobytes() == cuda_project.CudaProject().camera_view(cameras[0], 0).tobytes()

@@ -23,7 +23,7 @@ REACH_THREADS = 64
 # Blocks that take tiles until none is left: as many as a multiprocessor holds at once, by their
 # registers and shared memory.
 PROJECT_BLOCKS, REACH_BLOCKS = 9, 6
-MOST_VIEWS = 4096  # cameras whose views are kept, 112 bytes each
+MOST_VIEWS = 4096  # cameras whose views are kept, 112 bytes for each near plane
 WORDS = 4  # tickets and totals before the tiles' words: two of each
 LEAST_ROOM = 1 << 16  # rows for which no allocation is worth repeating a call
 TREE_DEPTH = 31  # of math/reach.cuh
@@ -99,7 +99,7 @@ class CudaProject:
     """
 
     _most_visible = _most_reached = 0  # rows of recent calls
-    _views = None  # cameras by identity, and what kernels take of them
+    _views = None  # by identity of a camera: it, and by near plane what kernels take of it
     _tree = None, None  # the last tree and its arrays on the device
 
     def _parameters(self, gaussians):
@@ -117,13 +117,19 @@ class CudaProject:
         return words, words[WORDS:WORDS + tests], words[WORDS + tests:]
 
     def camera_view(self, camera, near):
-        """View<float> of a camera; those of the last cameras are kept."""
-        if self._views is None or len(self._views) >= MOST_VIEWS:
+        """View<float> of a camera, the same object for as long as the camera is among the last;
+        recordings (cuda_launch) tell arguments apart by their identity."""
+        if self._views is None:
             self._views = {}
-        key = id(camera), near
-        if key not in self._views:  # the camera is kept too, so that no other has its identity
-            self._views[key] = camera_view(camera, near), camera
-        return self._views[key][0]
+        if id(camera) not in self._views:
+            if len(self._views) >= MOST_VIEWS:
+                self._views.pop(next(iter(self._views)))  # the oldest
+            # the camera is kept too, so that no other has its identity
+            self._views[id(camera)] = camera, {}
+        views = self._views[id(camera)][1]
+        if near not in views:
+            views[near] = camera_view(camera, near)
+        return views[near]
 
     def project(self, gaussians, camera, degree, near, room=None):
         """See Backend.project. Rows with a value that is not finite are not visible.
