@@ -37,7 +37,3 @@ class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Cuda
     def free_running(self, near, stop, background, ssim_weight):
         """See Backend.free_running."""
         return FreeRunning(self, near, stop, background, ssim_weight)
-
-    def use_device(self):
-        """Make the backend's device current in the calling thread: each has its own."""
-        self.device.use()
