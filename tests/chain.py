@@ -113,6 +113,22 @@ def edge_on(gaussians, tree):
     return gaussians
 
 
+def assert_equal(run, other, cameras, photos, bars, absolute=False):
+    """Images and gradients of two Runs agree; rank 0 looks at the images. bars: (image,
+    gradients); absolute: the former is not relative to the brightest pixel."""
+    for camera in cameras:
+        image, expected = run.image(camera), other.image(camera)
+        if image is not None and expected is not None:
+            scale = 1.0 if absolute else np.abs(expected).max()
+            assert np.abs(image - expected).max() <= bars[0] * scale
+    found, losses = run.gradients(cameras, photos, chunk=3)
+    expected, expected_losses = other.gradients(cameras, photos, chunk=1)
+    np.testing.assert_allclose(losses, expected_losses, rtol=10 * bars[0], atol=1e-9)
+    for name, values in expected.items():
+        error = np.linalg.norm(found[name] - values) / max(np.linalg.norm(values), 1e-30)
+        assert error <= bars[1], (name, error)
+
+
 def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=None,
             boundary="exact", sides=False, settings=exchange_settings()):
     """Assert that a partition into cells over ranks equals one rank of the host: one cell with
@@ -133,17 +149,7 @@ def compare(exchange, cells, real, stop, bars, absolute=False, seed=0, backend=N
     cut = Tree.single() if boundary == "exact" else tree
     single = Run(gaussians, cut, self_exchange(), 1, 0, host, stop, boundary)
     run.renderer.absolute = single.renderer.absolute = sides
-    for camera in cameras:
-        image, expected = run.image(camera), single.image(camera)
-        if image is not None:
-            scale = 1.0 if absolute else np.abs(expected).max()
-            assert np.abs(image - expected).max() <= bars[0] * scale
-    found, losses = run.gradients(cameras, photos, chunk=3)
-    expected, expected_losses = single.gradients(cameras, photos, chunk=1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=10 * bars[0], atol=1e-9)
-    for name, values in expected.items():
-        error = np.linalg.norm(found[name] - values) / max(np.linalg.norm(values), 1e-30)
-        assert error <= bars[1], (name, error)
+    assert_equal(run, single, cameras, photos, bars, absolute)
     if cells > 1:
         sent = exchange.allreduce("test", np.array([run.renderer.ghost_count], np.int64))
         assert (sent[0] > 0) == (boundary == "exact")

@@ -165,3 +165,17 @@ def mpirun():
         )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A communicator of one rank."""
+    return pytest.importorskip("mpi4py.MPI").COMM_SELF
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory):
+    """Folder of a small city as a data set."""
+    from runs import small_city
+
+    return small_city(tmp_path_factory.mktemp("scene") / "city")

@@ -1,8 +1,6 @@
 """Strategy gaussian on a small scene, and its comparison with plain 3DGS."""
 
-import numpy as np
-
-from chain import BACKGROUND, NEAR, Run, cameras_for
+from chain import BACKGROUND, NEAR, Run, assert_equal, cameras_for
 from exchanges import SelfExchange
 from regrouped import regroup
 from scenes import look_at, random_gaussians, random_photo
@@ -34,21 +32,6 @@ def scene(real, seed):
     gaussians = random_gaussians(400, seed, real)
     cameras = cameras_for(Tree.single()) + [look_at([3, 3, 1], [0, 0, 0], 45, 13)]
     return gaussians, cameras, {i: random_photo(camera, i) for i, camera in enumerate(cameras)}
-
-
-def assert_equal(run, other, cameras, photos, bars, absolute=False):
-    """Images and gradients of two runs agree; rank 0 looks at the images."""
-    for camera in cameras:
-        image, expected = run.image(camera), other.image(camera)
-        if image is not None and expected is not None:
-            scale = 1.0 if absolute else np.abs(expected).max()
-            assert np.abs(image - expected).max() <= bars[0] * scale
-    found, losses = run.gradients(cameras, photos, chunk=3)
-    expected, expected_losses = other.gradients(cameras, photos, chunk=1)
-    np.testing.assert_allclose(losses, expected_losses, rtol=10 * bars[0], atol=1e-9)
-    for name, values in expected.items():
-        error = np.linalg.norm(found[name] - values) / max(np.linalg.norm(values), 1e-30)
-        assert error <= bars[1], (name, error)
 
 
 def compare_with_plain(exchange, real, stop, bars, absolute=False, backend=None, sides=False,

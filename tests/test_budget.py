@@ -8,7 +8,7 @@ import pytest
 from exchanges import run_ranks
 
 from chain import Run, self_exchange
-from runs import last_checkpoint, small_city, state_of, train
+from runs import last_checkpoint, state_of, train
 from scenes import look_at, random_gaussians, random_photo
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.backends.host_memory import HostMemory
@@ -22,16 +22,6 @@ from splaxel_mpi.train.state import State
 from splaxel_mpi.train.step import forward_backward
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return pytest.importorskip("mpi4py.MPI").COMM_SELF
-
-
-@pytest.fixture(scope="module")
-def city(tmp_path_factory):
-    return small_city(tmp_path_factory.mktemp("scene") / "city")
 
 
 @pytest.mark.parametrize("real, size", [(np.float32, 965), (np.float64, 1913)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runs import last_checkpoint, small_city, train
+from runs import last_checkpoint, train
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.scene.ply import read_ply
@@ -41,17 +41,6 @@ setattr(place, name, failing)
 from splaxel_mpi.cli import main
 main()
 """
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """A communicator of one rank."""
-    return pytest.importorskip("mpi4py.MPI").COMM_SELF
-
-
-@pytest.fixture(scope="module")
-def city(tmp_path_factory):
-    return small_city(tmp_path_factory.mktemp("scene") / "city")
 
 
 def scene(folder, centers, points):

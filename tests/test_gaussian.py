@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from chain import BACKGROUND, DEFAULT_STOP, EXACT, NEAR, Run
+from chain import BACKGROUND, DEFAULT_STOP, EXACT, NEAR, Run, assert_equal
 from exchanges import SelfExchange, run_ranks
 from scenes import look_at, random_gaussians
 from splaxel_mpi.backends.host import HostBackend
@@ -18,7 +18,7 @@ from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.tools.bench.gaussian_traffic import gaussian_traffic
 from splaxel_mpi.visibility.tiles import dilate
-from strip_run import GaussianRun, assert_equal, compare_with_plain, scene
+from strip_run import GaussianRun, compare_with_plain, scene
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -26,17 +26,6 @@ QUICK = ["train.images=24", "train.optimizer=selective", "densify.method=none",
          "checkpoint.every=8", "log.every=8", "checkpoint.keep=9", "evaluate.pictures=0"]
 
 
-@pytest.fixture(scope="module")
-def alone():
-    """A communicator of one rank."""
-    return pytest.importorskip("mpi4py.MPI").COMM_SELF
-
-
-@pytest.fixture(scope="module")
-def city(tmp_path_factory):
-    return small_city(tmp_path_factory.mktemp("scene") / "city")
-
-
 @pytest.fixture
 def inject(monkeypatch):
     """Function (images, change, rank=0): change(trainer) once before the step that follows so

@@ -3,8 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from runs import last_checkpoint, small_city, train
-from test_train import assert_same, shared_folder, stop_half_way
+from runs import assert_same, last_checkpoint, shared_folder, small_city, stop_half_way, train
 
 from splaxel_mpi import config
 from splaxel_mpi.checkpoint.resume import load
@@ -16,17 +15,6 @@ pytestmark = pytest.mark.timeout(300)
 # Opaque from the start and without resets, so that the few tiles of small images saturate.
 OPAQUE = ["partition.cells=3", "scene.initial_opacity=0.95", "saturation.threshold=0.1",
           "densify.reset_every=0"]
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """A communicator of one rank."""
-    return pytest.importorskip("mpi4py.MPI").COMM_SELF
-
-
-@pytest.fixture(scope="module")
-def city(tmp_path_factory):
-    return small_city(tmp_path_factory.mktemp("scene") / "city")
 
 
 @pytest.fixture(scope="module")

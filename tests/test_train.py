@@ -19,17 +19,6 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def alone():
-    """A communicator of one rank."""
-    return pytest.importorskip("mpi4py.MPI").COMM_SELF
-
-
-@pytest.fixture(scope="module")
-def city(tmp_path_factory):
-    return small_city(tmp_path_factory.mktemp("scene") / "city")
-
-
-@pytest.fixture(scope="module")
 def finished(city, tmp_path_factory, alone):
     """Folder of a finished run."""
     return train(city, tmp_path_factory.mktemp("runs"), alone)
