@@ -118,7 +118,11 @@ class Densify(Section):
         description="adc: largest scale, in scene extents, up to which it is cloned; larger: "
         "split.",
     )
-    reset_every: Count = Field(3000, description="adc: images between opacity resets; 0: never.")
+    reset_every: Count = Field(
+        3000,
+        description="adc: images between opacity resets; 0: never. None falls into the last fifth "
+        "of growth.",
+    )
     reset_opacity: float = Field(
         0.01, gt=0, lt=1, description="adc: a reset lowers opacities to this at most."
     )

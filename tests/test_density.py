@@ -224,6 +224,13 @@ def test_events_are_those_of_the_images():
     assert events(1, 2000, reset_every=700) == [600, 700, 800, 900]
 
 
+@pytest.mark.parametrize("batch", [1, 16])
+def test_the_last_fifth_of_growth_sees_no_reset(batch):
+    """Here growth ends at 1000 images."""
+    due = {every: events(batch, 2000, start=2000, reset_every=every) for every in (400, 800, 801)}
+    assert due == {400: [400, 800], 800: [800], 801: []}
+
+
 @pytest.mark.parametrize("batch", [3, 16, 64])
 def test_batches_see_the_events_of_single_images(batch):
     """An event belongs to the batch that holds its image, also at the bounds of growth."""
