@@ -136,13 +136,14 @@ def time_stages(chain, cameras, clock, only=None):
 
 
 def time_wholes(chain, cameras, clock):
-    """Samples of forward, backward and whole steps, each from an idle machine."""
+    """Samples of forward, backward and whole steps, each from an idle machine, after
+    time_stages; see Chain.whole."""
     samples = base.Samples()
     for turn in range(base.PASSES):
         for view, camera in enumerate(cameras):
             chain.look(camera)
             for names in WHOLES:
-                times = clock.calls(*(getattr(chain, name) for name in names))
+                times = clock.calls(*map(chain.whole, names))
                 for name, milliseconds in zip(names, times) if turn else ():
                     samples.add(name, view, milliseconds)
     chain.check()

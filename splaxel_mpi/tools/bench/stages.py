@@ -9,7 +9,9 @@ from .floors import Counts
 
 NEAR, STOP, SSIM_WEIGHT = 0.1, 1e-4, 0.2
 BACKGROUND = (0.0, 0.0, 0.0)
-SEED = 1e-6  # of the image's gradient, where there is no loss
+SEED_BYTE = 0x35  # of a float32 that can be set byte by byte
+# the gradient of the image where there is no loss, 6.75e-7
+SEED = float(np.frombuffer(bytes([SEED_BYTE] * 4), np.float32)[0])
 # The updates are real ones, too small to change a float32.
 RATE, BETAS, EPSILON, STEP = 1e-12, (0.9, 0.999), 1e-15, 10
 FUSED = "project back + adam"
@@ -30,6 +32,7 @@ class Chain:
         self.out = self.state.gradients()
         self.background = np.array(BACKGROUND, backend.real)
         self.running = self.room = None
+        self.recorded = {}  # of whole(): by name and size of the image
         if box is None:
             self.running = backend.free_running(NEAR, STOP, self.background, SSIM_WEIGHT)
         self.fused = hasattr(backend, "project_backward_adam")
@@ -40,6 +43,39 @@ class Chain:
         if self.running:
             self.running.bind(self.state)
             self.room = self.running.room()
+
+    def whole(self, name):
+        """The method of this name as a function without arguments. Once run_free was called its
+        launches are recorded in the first view of a size and repeated in the others, as training
+        does it."""
+        method = getattr(self, name)
+        return (lambda: self._replay(name, method)) if self.room else method
+
+    def _replay(self, name, method):
+        from ...backends.cuda_launch import Recording
+
+        key, views = (name, self.camera.width, self.camera.height), self.backend.camera_view
+        if key in self.recorded:
+            recording, places = self.recorded[key]
+            for near, copies in places.items():
+                for copy in copies:
+                    copy[:] = views(self.camera, near).view(np.uint8)
+            recording.replay()
+            return
+        with Recording() as recording:
+            method()
+        if recording.usable:
+            places = {near: recording.places(views(self.camera, near)) for near in (NEAR, 0)}
+            self.recorded[key] = recording, places
+
+    def _clear(self, array, byte=0):
+        """Set all bytes of an array of the backend."""
+        if self.running:
+            from ...backends.cuda_launch import fill
+
+            fill(array, byte)
+        else:
+            array.view(np.uint8)[...] = byte
 
     def check(self):
         """Raise RuntimeError if a view did not fit and was left out."""
@@ -140,7 +176,8 @@ class Chain:
 
     def even_seeds(self):
         """A constant gradient of the partial pixels, in place of a loss."""
-        self.seeds = self.xp.full(self.partial.pixels.shape, SEED, self.backend.real)
+        self.seeds = self.xp.empty(self.partial.pixels.shape, self.backend.real)
+        self._clear(self.seeds, SEED_BYTE)
 
     def rasterize_back(self):
         self.rows = self.backend.rasterize_backward(
@@ -149,7 +186,7 @@ class Chain:
 
     def zero_gradients(self):
         for name in GROUPS:
-            getattr(self.out, name)[...] = 0
+            self._clear(getattr(self.out, name))
 
     def project_back(self):
         self.backend.project_backward(
@@ -188,7 +225,7 @@ class Chain:
 
     def update(self):
         """From gradients of splats to new parameters, of one contributing view."""
-        self.out.seen[...] = 0
+        self._clear(self.out.seen)
         if self.fused:
             self.project_back_adam()
             return
