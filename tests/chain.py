@@ -74,7 +74,7 @@ class Run:
         out = state.gradients()
         indices = range(len(cameras)) if indices is None else indices
         views = [SimpleNamespace(camera=c, index=i) for i, c in zip(indices, cameras)]
-        settings = SimpleNamespace(chunk=chunk, ssim_weight=0.2)
+        settings = SimpleNamespace(chunk=chunk, in_flight=2, ssim_weight=0.2)
         shares = forward_backward(
             self.renderer, self.gaussians, views, photos, 3, settings, out
         )
