@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from tables import piece_table
 
 from splaxel_mpi.backends.host_pixels import HostPixels
-from splaxel_mpi.backends.pieces import piece_table, stream_items
+from splaxel_mpi.backends.pieces import stream_items
 from splaxel_mpi.scene.camera import Camera
 from splaxel_mpi.visibility.tiles import rects
 
@@ -265,7 +266,7 @@ def test_the_stream_of_all_tiles_is_as_large_as_the_image():
 
 
 def test_pack_rejects_wrong_arguments():
-    pixels, nothing = np.zeros((1, 4, 256)), np.zeros((0, 3), np.int64)
+    pixels, nothing = np.zeros((1, 4, 256)), np.zeros((0, 2), np.int64)
     assert Host().pack(pixels, nothing, 0).size == 0
     whole, count = piece_table([0], [[0, 0, 16, 16]])
     for row, rect in ((1, [0, 0, 16, 16]), (0, [0, 0, 17, 16]), (0, [5, 0, 4, 16])):

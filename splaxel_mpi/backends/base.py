@@ -215,8 +215,8 @@ class Backend:
     def pack(self, pixels, table, count, half=False, scale=1.0):
         """Stream of rectangles of tiles: one after another, plane after plane, row major.
 
-        pixels: (s, planes, 256) real, planes 3 or 4; table, count: of pieces.piece_table, the
-        table on the device; half: four planes, of which the first three times ``scale`` (a power
+        pixels: (s, planes, 256) real, planes 3 or 4; table: see pieces, on the device; count:
+        pixels of the stream; half: four planes, of which the first three times ``scale`` (a power
         of two) are rounded to float16. Returns a flat array, see pieces.stream_items.
         """
         raise NotImplementedError

@@ -170,5 +170,5 @@ class CudaPixels:
 
     def _check_pieces(self, name, tiles, table, half):
         check_array(name, tiles, (None, 4 if half else None, PIXELS), self.real)
-        check_array("table", table, (None, 3), np.int64)
+        check_array("table", table, (None, 2), np.int64)
         return tiles.shape[1]

@@ -137,6 +137,6 @@ class HostPixels:
         """Raise ValueError unless the pieces lie in the tiles and the stream. Returns the
         planes."""
         check_array(name, tiles, (None, 4 if half else None, PIXELS), self.real)
-        check_array("table", table, (None, 3), np.int64)
+        check_array("table", table, (None, 2), np.int64)
         check_table(table, len(tiles), count)
         return tiles.shape[1]

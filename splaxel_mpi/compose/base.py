@@ -21,6 +21,7 @@ class CellPart:
     partial: Partial = None
     held: np.ndarray = None  # (held,) int32 on the host, partial.tiles
     saturated: np.ndarray = None  # (held,) bool on the host: dark in front of the cell
+    through: np.ndarray = None  # (held,) real on the host: largest transmittance of the cell
 
     @property
     def own(self):
@@ -54,7 +55,7 @@ class Composed:
     counted: np.ndarray  # (tile_count,) bool: this rank adds these tiles to the sums
     state: object = None  # the strategy's own: what its backward pass needs
     # of a view with masks, from the backward pass on:
-    places: np.ndarray = None  # (layers,) int64 ascending: where in the visibility order each is
+    places: np.ndarray = None  # (layers,) int32 ascending: where in the visibility order each is
     residuals: np.ndarray = None  # (n, layers + 1) real on the host, see Backend.residuals
 
 
@@ -89,7 +90,8 @@ class Compositor:
         local cells of (held, 4, 256) dL/d(C_m, T_m).
 
         Where a view has masks it also fills saturated of its parts: whether the transmittance in
-        front of the cell is below masks.threshold in all pixels of a tile; and places and
-        residuals of what this rank composed. Whoever composes a tile knows both.
+        front of the cell is below masks.threshold in all pixels of a tile; through: the largest
+        of the cell's own; and places and residuals of what this rank composed. Whoever composes
+        a tile knows what is in front of a cell.
         """
         raise NotImplementedError

@@ -16,13 +16,13 @@ class Overlap(PixelCompositor):
 
     def backward(self, works, composed, gradients):
         """See Compositor.backward."""
-        layers, streams = composed[0].state, composed[0].state.streams
-        wanted = layers.slots
-        if streams.rows > streams.own:  # what arrived is for others to back-propagate
-            wanted = self.backend.xp.where(wanted < streams.own, wanted, wanted.dtype.type(-1))
+        layers, tables = composed[0].state, composed[0].state.tables
+        wanted = tables.slots
+        if tables.rows > tables.own:  # what arrived is for others to back-propagate
+            wanted = self.backend.xp.where(wanted < tables.own, wanted, wanted.dtype.type(-1))
         rows = self.backend.compose_backward(
-            layers.pool, layers.slots, self.background, self._gradient(gradients), wanted,
-            streams.own,
+            layers.pool, tables.slots, self.background, self._gradient(gradients), wanted,
+            tables.own,
         )
         yield from self._judge(works, composed)
-        return streams.split(rows)
+        return tables.split(rows)

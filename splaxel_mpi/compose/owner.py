@@ -28,11 +28,11 @@ class Owner(PixelCompositor):
 
     def backward(self, works, composed, gradients):
         """See Compositor.backward."""
-        layers, streams = composed[0].state, composed[0].state.streams
+        layers, tables = composed[0].state, composed[0].state.tables
         rows = self.backend.compose_backward(
-            layers.pool, layers.slots, self.background, self._gradient(gradients), layers.slots,
-            streams.rows,
+            layers.pool, tables.slots, self.background, self._gradient(gradients), tables.slots,
+            tables.rows,
         )
-        yield from streams.give_back(rows)
+        yield from layers.streams.give_back(rows)
         yield from self._judge(works, composed, tell=True)
-        return streams.split(rows)
+        return tables.split(rows)

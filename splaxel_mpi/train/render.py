@@ -84,7 +84,7 @@ class Renderer:
         seeds = yield from self.timers.over("compose back", backward)
         if self.saturation and works[0].masks is not None:
             with self.timers("masks"):
-                self.saturation.judge(works, composed, self.layout, self.backend)
+                self.saturation.judge(works, composed, self.layout)
         with self.timers("rasterize back"):
             rows = [
                 [self._rasterize_backward(work, part, seed) for part, seed in zip(work.parts, s)]

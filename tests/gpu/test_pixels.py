@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from tables import piece_table
 
 from splaxel_mpi.backends import cuda_module, cuda_pixels
 from splaxel_mpi.backends.cuda_pixels import CudaPixels
 from splaxel_mpi.backends.host_pixels import HostPixels
-from splaxel_mpi.backends.pieces import piece_table
 from splaxel_mpi.scene.camera import Camera
 
 pytestmark = pytest.mark.gpu
