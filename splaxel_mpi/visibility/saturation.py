@@ -101,7 +101,8 @@ class Saturation:
         # a chunk that is drawn beside this one told its masks before they were known
         self.woken = np.concatenate([self.woken, notices[:told]])
         shown = np.empty((len(works), layout.cells), bool)
-        call("spx_wake", self.woken, len(self.woken), np.array(indices, np.int32), *views, masked, shown)
+        call("spx_wake", self.woken, len(self.woken), np.array(indices, np.int32), *views, masked,
+             shown)
         ends = layout.cells * np.cumsum(counts)[:-1]
         arrays = np.split(masked.view(bool), ends), np.split(levels, ends), shown
         for work, index, *rows, any_masked in zip(works, indices, *arrays):
@@ -134,8 +135,7 @@ class Saturation:
     # ---- after its gradients are known ----
 
     def judge(self, works, composed, layout):
-        """Learn from what the compositor's backward pass has found out (saturated and through of
-        parts, places and residuals of Composed). Local."""
+        """Learn from what Compositor.judge has found out. Local."""
         orders = visibility_orders(layout.tree, [work.camera.center for work in works])
         for work, view, order in zip(works, composed, orders):
             for part in work.parts:
