@@ -1,5 +1,18 @@
 """Contract of a transport: the one object through which data leaves a rank."""
 
+from contextlib import nullcontext
+
+
+class Unwatched:
+    """Nobody asks where the time of collectives goes; train.timers.Timers does."""
+
+    def begin(self):
+        """This rank has its part of the next collective ready; a number for blocked."""
+
+    def blocked(self, number):
+        """Context in which that collective holds this rank up."""
+        return nullcontext()
+
 
 class Exchange:
     """Collectives of one communicator, with bytes and seconds counted by kind.
@@ -9,11 +22,12 @@ class Exchange:
     sends to itself); ``seconds[kind]`` the time from when this rank's data are ready until it has
     those of the others; ``waited[kind]`` the part spent waiting for slower ranks, where
     ``measure_wait`` asks for it (a barrier before).
-    ``comm`` is the communicator.
+    ``comm`` is the communicator; ``watch`` is told when this rank is ready and when it is held up.
     """
 
     name = ""
     comm = None
+    watch = Unwatched()
 
     @property
     def rank(self):

@@ -165,7 +165,8 @@ class HostExchange(Exchange):
             self.comm.Barrier()
             self.waited[kind] += time.perf_counter() - start
         try:
-            yield
+            with self.watch.blocked(self.watch.begin()):
+                yield
         finally:
             self.seconds[kind] += time.perf_counter() - start
 

@@ -73,7 +73,8 @@ class NcclExchange(DeviceExchange):
         if len(self._pending) >= PENDING:
             self._settle()
         before = self._mark()
-        yield
+        with self.watch.blocked(self.watch.begin()):
+            yield
         self._pending.append((kind, before, self._mark()))
 
     @staticmethod

@@ -6,7 +6,7 @@ from ..backends.base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 from ..compose.base import ViewWork
 from ..compose.boundary import Exact
 from ..compose.ghosts import Ghosts
-from .timers import Timers
+from .timers import make_timers
 
 
 class Renderer:
@@ -27,7 +27,7 @@ class Renderer:
         self.ghosts = Ghosts(backend, exchange, layout, self.boundary.ghosts)
         self.near, self.stop, self.saturation, self.layout = near, stop, saturation, layout
         self.set_layout(layout)
-        self.timers = Timers()
+        self.timers = make_timers(backend)
         self.ghost_count = self.visible_count = 0
         self.absolute = False
         self.gradient_sums = []  # of the splat gradients of each view, for the guard
@@ -81,7 +81,7 @@ class Renderer:
                 [self._rasterize_backward(work, part, seed) for part, seed in zip(work.parts, s)]
                 for work, s in zip(works, seeds)
             ]
-        with self.timers("ghosts"):
+        with self.timers("ghosts back"):
             self.ghosts.give_back(works, rows, self.gradient_width)
         self.gradient_sums += [_sum(work.gradient) for work in works]
         with self.timers("project back"):
