@@ -18,8 +18,8 @@ class Visit:
 
     index: int  # of the view
     size: int  # pixels of the image
-    occupied: np.ndarray  # (own cells,) int64: pixels of tiles that hold anything, masked or not
-    live: np.ndarray  # (own cells,) int64: of those that were drawn
+    occupied: np.ndarray  # (own cells,) float64: pixels of tiles that hold anything, masked or not
+    live: np.ndarray  # (own cells,) float64: of those that were drawn
 
 
 class ViewCounts:
@@ -49,12 +49,12 @@ class ViewCounts:
             self._clear()
         size = camera.width, camera.height
         if size not in self.tile_areas:
-            self.tile_areas[size] = areas(camera)
+            self.tile_areas[size] = areas(camera).astype(np.float64)  # adds up fastest
         pixels = self.tile_areas[size]
-        live = np.array([pixels[part.held].sum() for part in work.parts], np.int64)
+        live = np.array([pixels.take(part.held).sum() for part in work.parts])
         hidden = np.zeros_like(live)
         if work.masks is not None:
-            hidden += [pixels[work.masks.masked[part.cell]].sum() for part in work.parts]
+            hidden += [pixels @ work.masks.masked[part.cell] for part in work.parts]
         self.visits.append(Visit(view.index, camera.width * camera.height, live + hidden, live))
         self.drew.append(live.any())
 
