@@ -26,6 +26,7 @@ from splaxel_mpi.compose.boundary import make_boundary  # noqa: E402
 from splaxel_mpi.compose.overlap import Overlap  # noqa: E402
 from splaxel_mpi.data.gaussian_city import cameras, gaussians  # noqa: E402
 from splaxel_mpi.mpi.host import HostExchange  # noqa: E402
+from splaxel_mpi.mpi.pipeline import alone  # noqa: E402
 from splaxel_mpi.partition.content import ContentBoxes  # noqa: E402
 from splaxel_mpi.partition.kdtree import build  # noqa: E402
 from splaxel_mpi.partition.layout import Layout  # noqa: E402
@@ -70,7 +71,7 @@ def draw(renderer, gaussians, camera, index):
     and ghosts. Masks count, and are made."""
     works, composed = renderer.draw(gaussians, [camera], 0, [training], [index])
     nothing = [np.zeros_like(view.image) for view in composed]
-    renderer.compositor.backward(works, composed, nothing)
+    alone(renderer.compositor.backward(works, composed, nothing))
     renderer.saturation.judge(works, composed, renderer.layout, renderer.backend)
     renderer.saturation.commit()
     held = np.zeros((renderer.layout.cells, camera.tile_count), bool)

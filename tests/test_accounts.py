@@ -142,7 +142,7 @@ def test_who_comes_first_waits_for_the_last(comm):
     exchange.alltoallv("test", np.zeros(comm.size), np.ones(comm.size), np.ones(comm.size))
     spent = timers.take()
     found = shares(spent, waiting.seconds(spent))
-    assert len(spent.ready) == 2 and spent.number.tolist() == [0, 1]
+    assert len(spent.ready) == 2 and set(spent.number) == {0, 1}
     assert sum(found.values()) == pytest.approx(sum(spent.seconds.values()), rel=1e-12)
     # the machine may be busy: a rank is not always let go at once
     assert found["waiting"] < 0.15 if comm.rank == 0 else found["waiting"] > 0.2

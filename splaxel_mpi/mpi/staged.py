@@ -4,13 +4,20 @@ memory."""
 import numpy as np
 
 from .device_arrays import DeviceExchange
+from .pending import Reached
 
 
 class StagedExchange(DeviceExchange):
-    """Down to the host, through MPI, up again. Works with every MPI library."""
+    """Down to the host, through MPI, up again. Works with every MPI library.
+
+    The copies are part of the way. They run in a stream of their own, beside what computes.
+    """
 
     name = "staged"
-    copies_travel = True
+
+    def __init__(self, comm, measure_wait=False):
+        super().__init__(comm, measure_wait)
+        self._copies = None  # the stream; made at the first exchange, when the device is chosen
 
     @staticmethod
     def _allocate(nbytes):
@@ -20,10 +27,26 @@ class StagedExchange(DeviceExchange):
 
         return np.frombuffer(PinnedMemoryPointer(PinnedMemory(nbytes), 0), np.uint8, nbytes)
 
-    @staticmethod
-    def _copy_in(piece, part):
-        piece.get(out=part)  # and waits
+    def _stream(self, after=None):
+        """The stream of copies, which goes on once the event ``after`` has come."""
+        import cupy
 
-    @staticmethod
-    def _copy_out(part, place):
-        place.set(part)
+        self._copies = self._copies or cupy.cuda.Stream(non_blocking=True)
+        if after is not None:
+            self._copies.wait_event(after)
+        return self._copies
+
+    def _bring_in(self, pairs):
+        ready = self._mark()
+        stream = self._stream(ready)
+        for piece, part in pairs:
+            piece.get(stream=stream, out=part, blocking=False)
+        copied = stream.record()
+        yield Reached(ready, travels=False)
+        yield Reached(copied, travels=True)
+
+    def _bring_out(self, pairs):
+        stream = self._stream()
+        for place, part in pairs:
+            place.set(part, stream=stream)
+        yield Reached(stream.record(), travels=True)

@@ -136,6 +136,17 @@ class Timers:
         self._sum_up(1)
         return sum(s for name, s in self._seconds.items() if name not in (OUTSIDE, COLLECTIVES))
 
+    def over(self, name, work):
+        """Generator that runs one (mpi.pipeline) and adds the time of its own to stage ``name``,
+        not that in which others run. Returns its result."""
+        while True:
+            with self(name):
+                try:
+                    next(work)
+                except StopIteration as end:
+                    return end.value
+            yield
+
     def take(self):
         """Spent since the last call, or since this object was made. Not inside a stage, and with
         no collective under way."""
