@@ -94,9 +94,13 @@ class Trainer:
         if not self.config.schedule.measured:
             yield
             return
-        began = self.renderer.timers.computed()
+        began = self.computed()
         yield
-        self.scheduler.timed(self.renderer.timers.computed() - began)
+        self.scheduler.timed(self.computed() - began)
+
+    def computed(self):
+        """Seconds of stages less those inside collectives, for differences."""
+        return self.renderer.timers.computed()
 
     def _events(self, before, after):
         """What lies between two image counts."""

@@ -131,10 +131,15 @@ class Timers:
         finally:
             self._leave()
 
+    @property
+    def seconds(self):
+        """Seconds since the last take by stage, OUTSIDE and COLLECTIVES. Waits for a device."""
+        self._sum_up(1)
+        return dict(self._seconds)
+
     def computed(self):
         """Seconds of stages since the last take, collectives and the time outside left out."""
-        self._sum_up(1)
-        return sum(s for name, s in self._seconds.items() if name not in (OUTSIDE, COLLECTIVES))
+        return sum(s for name, s in self.seconds.items() if name not in (OUTSIDE, COLLECTIVES))
 
     def over(self, name, work):
         """Generator that runs one (mpi.pipeline) and adds the time of its own to stage ``name``,
