@@ -1,6 +1,19 @@
 """Contract of a transport: the one object through which data leaves a rank."""
 
+from contextlib import nullcontext
+
 from .pending import Done
+
+
+class Unwatched:
+    """Nobody asks where the time of collectives goes; train.timers.Timers does."""
+
+    def begin(self):
+        """This rank has its part of the next collective ready; a number for blocked."""
+
+    def blocked(self, number):
+        """Context in which that collective holds this rank up."""
+        return nullcontext()
 
 
 class Exchange:
@@ -16,11 +29,12 @@ class Exchange:
     - ``flight`` the time that the data were on their way, whatever this rank did: from when those
       of all ranks are ready (without measure_wait: its own) until this rank saw that they are
       there. 1 - (seconds - waited) / flight of it is hidden behind computing.
-    ``comm`` is the communicator.
+    ``comm`` is the communicator; ``watch`` is told when this rank is ready and when it is held up.
     """
 
     name = ""
     comm = None
+    watch = Unwatched()
 
     @property
     def rank(self):

@@ -262,7 +262,8 @@ class HostExchange(Exchange):
             self.comm.Barrier()
             waited = time.perf_counter() - start
         try:
-            yield
+            with self.watch.blocked(self.watch.begin()):
+                yield
         finally:
             spent = time.perf_counter() - start
             self.count(kind, spent, spent, waited)

@@ -20,6 +20,7 @@ class InStream:
         memory must not become another array's before they are over."""
         self._exchange, self._kind, self._result, self._held = exchange, kind, result, held
         exchange._hold(exchange._mark())
+        self._number = exchange.watch.begin()
         began = exchange._mark_there()
         exchange._meet()
         met = exchange._mark_there()
@@ -30,7 +31,8 @@ class InStream:
         """The result. The host does not wait: the current stream does, for what comes next."""
         if self._held is not None:
             reached = self._exchange._mark()
-            self._exchange._release(self._events[-1])
+            with self._exchange.watch.blocked(self._number):
+                self._exchange._release(self._events[-1])
             self._exchange._remember(self._kind, reached, *self._events)
             self._held = None
         return self._result

@@ -8,6 +8,7 @@ the Pending passes the gates that are open; where there is a Carrier, a thread o
 import queue
 import threading
 import time
+from contextlib import nullcontext
 
 
 class Done:
@@ -128,7 +129,7 @@ class Pending:
         self._gate = next(steps, None)
         # since when the data are on their way, those of all ranks are, and are there
         self._began = self._met = self._landed = None
-        self._counted = False
+        self._counted, self._number = False, exchange.watch.begin()
         if self._gate is None or self._gate.travels:
             self._began = self._met = start
             self._count(start)
@@ -155,7 +156,7 @@ class Pending:
                 self._count(start)
             if not is_open:
                 return
-            self._pass()
+            self._go_on()
         self._finish()
 
     def post(self):
@@ -170,7 +171,8 @@ class Pending:
             self._exchange.post()
         if self._job:
             start = time.perf_counter()
-            self._job.over.wait()
+            with self._held_up():
+                self._job.over.wait()
             self._take_back()
             start = max(start, self._began)
             self._count(start, max(0.0, self._met - start))
@@ -193,12 +195,22 @@ class Pending:
 
     def _wait_for_gate(self):
         start, gate = time.perf_counter(), self._gate
-        gate.wait()
+        with self._held_up() if gate.travels else nullcontext():
+            gate.wait()
         if gate.travels:
             self._count(start, time.perf_counter() - start if gate.meets else 0.0)
+        self._go_on()
+
+    def _go_on(self):
+        """Pass a gate in the rank's own thread."""
         start = time.perf_counter()
-        self._pass()
+        with self._held_up():
+            self._pass()
         self._count(start)
+
+    def _held_up(self):
+        """Context in which this rank does nothing else."""
+        return self._exchange.watch.blocked(self._number)
 
     def _pass(self):
         """The gate is open: go on to the next."""
