@@ -7,7 +7,7 @@ from ..compose.base import ViewWork
 from ..compose.boundary import Exact
 from ..compose.ghosts import Ghosts
 from ..mpi.pipeline import alone
-from .timers import Timers
+from .timers import make_timers
 
 
 class Renderer:
@@ -28,7 +28,7 @@ class Renderer:
         self.ghosts = Ghosts(backend, exchange, layout, self.boundary.ghosts)
         self.near, self.stop, self.saturation, self.layout = near, stop, saturation, layout
         self.set_layout(layout)
-        self.timers = Timers()
+        self.timers = make_timers(backend)
         self.ghost_count = self.visible_count = 0
         self.absolute = False
         self.gradient_sums = []  # of the splat gradients of each view, for the guard
@@ -89,7 +89,7 @@ class Renderer:
             with self.timers("masks"):
                 self.saturation.judge(works, composed, self.layout)
         give_back = works[0].routed.give_back(works, rows, self.gradient_width)
-        yield from self.timers.over("ghosts", give_back)
+        yield from self.timers.over("ghosts back", give_back)
         self.gradient_sums += [self.backend.finite_sum(work.gradient) for work in works]
         with self.timers("project back"):
             for work in works:

@@ -8,6 +8,7 @@ from ..arrays import release
 from ..mpi.pipeline import in_flight
 from .loss import chunk_loss
 from .one_rank import OneRank
+from .timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -148,5 +149,6 @@ def make_steps(renderer, optimizer, settings, densifier=None, observe=None):
             renderer.near, renderer.stop, background, settings.ssim_weight
         )
     if running:
+        renderer.timers = Timers()  # what it waits for is the device's time
         return OneRank(renderer, optimizer, running, densifier)
     return Steps(renderer, optimizer, settings, densifier, observe)
