@@ -29,14 +29,3 @@ def gather(works, layout, exchange):
     call("spx_held_bytes", bits, rows, layout.cells, len(works), starts, counts, size, held)
     ends = [0, *(np.cumsum(counts) * layout.cells).tolist()]
     return [held[a:b].reshape(layout.cells, -1) for a, b in zip(ends, ends[1:])]
-
-
-def read_held(works, backend):
-    """Fill part.held of all parts of a chunk by one copy from the device."""
-    parts = [part for work in works for part in work.parts]
-    if not parts:
-        return
-    tiles = backend.to_host(backend.xp.concatenate([part.lists.tiles for part in parts]))
-    ends = np.cumsum([len(part.lists.tiles) for part in parts])
-    for part, held in zip(parts, np.split(tiles, ends[:-1])):
-        part.held = held

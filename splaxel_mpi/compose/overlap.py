@@ -14,15 +14,13 @@ class Overlap(PixelCompositor):
 
     name = "overlap"
 
-    def backward(self, works, composed, gradients):
+    def backward(self, works, composed, gradient):
         """See Compositor.backward."""
         layers, tables = composed[0].state, composed[0].state.tables
-        wanted = tables.slots
-        if tables.rows > tables.own:  # what arrived is for others to back-propagate
-            wanted = self.backend.xp.where(wanted < tables.own, wanted, wanted.dtype.type(-1))
+        # what arrived, rows behind own ones, is for others to back-propagate
         rows = self.backend.compose_backward(
-            layers.pool, tables.slots, self.background, self._gradient(gradients), wanted,
-            tables.own,
+            layers.pool, tables.slots, self.background, gradient, tables.slots, tables.own
         )
-        yield from self._judge(works, composed)
+        self._look(works, layers)
+        yield from ()  # nothing is exchanged
         return tables.split(rows)

@@ -17,6 +17,7 @@ class Owner(PixelCompositor):
     """
 
     name = "owner"
+    returns = True
 
     def __init__(self, backend, exchange, layout, background, precision="float32"):
         super().__init__(backend, exchange, layout, background, precision)
@@ -26,13 +27,12 @@ class Owner(PixelCompositor):
         """See Compositor.start_batch."""
         self.training.start_batch()
 
-    def backward(self, works, composed, gradients):
+    def backward(self, works, composed, gradient):
         """See Compositor.backward."""
         layers, tables = composed[0].state, composed[0].state.tables
         rows = self.backend.compose_backward(
-            layers.pool, tables.slots, self.background, self._gradient(gradients), tables.slots,
-            tables.rows,
+            layers.pool, tables.slots, self.background, gradient, tables.slots, tables.rows
         )
+        self._look(works, layers)
         yield from layers.streams.give_back(rows)
-        yield from self._judge(works, composed, tell=True)
         return tables.split(rows)

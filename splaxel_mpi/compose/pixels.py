@@ -19,13 +19,19 @@ class Layers:
     streams: Streams
     tables: Tables
     pool: np.ndarray  # (rows, 4, 256), see Tables
+    # transmittances by tile on their way to the host, where views have masks: Backend.residuals of
+    # what is composed, then of own partials as single layers
+    reading: object = None
 
 
 class PixelCompositor(Compositor):
     """Exchange partial pixels tile by tile, compose where a rank's Demand says.
 
-    A strategy is what a rank demands of a training view, and the way back.
+    A strategy is what a rank demands of a training view, and the way back. returns: gradients of
+    partials go to where these came from.
     """
+
+    returns = False
 
     def __init__(self, backend, exchange, layout, background, precision="float32"):
         self.backend, self.exchange, self.layout = backend, exchange, layout
@@ -35,7 +41,6 @@ class PixelCompositor(Compositor):
     def compose(self, works, rules):
         """See Compositor.compose."""
         layout, rank = self.layout, self.layout.rank
-        bitmaps.read_held(works, self.backend)
         held = yield from bitmaps.gather(works, layout, self.exchange)
         demands = [rule(layout.by_rank(h), w.camera) for rule, h, w in zip(rules, held, works)]
         tables = make_tables(self.backend, layout, works, held, demands)
@@ -49,21 +54,23 @@ class PixelCompositor(Compositor):
             supervised = demand.supervised[rank]
             counted = supervised & (demand.counted == rank)
             pixels, tiles = image[tables.ends[v] : tables.ends[v + 1]], tables.tiles[v]
-            composed.append(Composed(work.camera, tiles, pixels, supervised, counted, layers))
+            placed = tables.device_tiles[tables.ends[v] : tables.ends[v + 1]]
+            composed.append(
+                Composed(work.camera, tiles, pixels, supervised, counted, layers, placed)
+            )
         return composed
 
-    def _judge(self, works, composed, tell=False):
-        """Fill what Compositor.backward asks for where views have masks. tell: parts of other
-        ranks' cells are composed here. Collective."""
+    def judge(self, works, composed):
+        """See Compositor.judge."""
         if works[0].masks is None:
             return
         tables, streams = composed[0].state.tables, composed[0].state.streams
-        residuals, through = self._residuals(works, composed[0].state)
+        residuals, through = self._residuals(composed[0].state)
         dark = np.zeros(tables.rows + 1, bool)
         call(f"spx_dark_{suffix(residuals.dtype)}", tables.host_slots, *tables.host_slots.shape,
              residuals, float(works[0].masks.threshold), dark)
         dark = dark[1:]
-        if tell:
+        if self.returns:  # parts of other ranks' cells are composed here
             yield from streams.give_back_flags(dark)
         for v, view in enumerate(composed):
             view.places = tables.places[v]
@@ -72,9 +79,10 @@ class PixelCompositor(Compositor):
             for part, saturated, passed in zip(work.parts, *rows):
                 part.saturated, part.through = saturated, passed
 
-    def _residuals(self, works, layers):
-        """Backend.residuals of the chunk, (rows of the image, layers + 1), and what own rows of
-        the pool let through, (own,): on the host, by one copy."""
+    def _look(self, works, layers):
+        """Begin to read what judge needs to know, where views have masks."""
+        if works[0].masks is None:
+            return
         backend, tables, pool = self.backend, layers.tables, layers.pool
         own, passed, through = backend.xp.arange(tables.own, dtype=np.int32)[:, None], [], []
         sizes = [(work.camera.width, work.camera.height) for work in works]
@@ -86,12 +94,12 @@ class PixelCompositor(Compositor):
             passed.append(backend.residuals(pool, tables.slots[rows], tiles, camera))
             rows = slice(tables.own_ends[first], tables.own_ends[last])
             through.append(backend.residuals(pool, own[rows], tables.own_tiles[rows], camera))
-        flat = [*(part.ravel() for part in passed), *(part[:, 1] for part in through)]
-        flat = backend.to_host(backend.xp.concatenate(flat))
-        passed, through = np.split(flat, [len(flat) - tables.own])
-        count, layers = tables.host_slots.shape
-        return passed.reshape(count, layers + 1), through
+        layers.reading = backend.start_reading(passed + through)
 
-    def _gradient(self, gradients):
-        """dL/dC of all views of a chunk."""
-        return gradients[0] if len(gradients) == 1 else self.backend.xp.concatenate(gradients)
+    @staticmethod
+    def _residuals(layers):
+        """Backend.residuals of the chunk, (rows of the image, layers + 1), and what own rows of
+        the pool let through, (own,): on the host."""
+        found = layers.reading.take()
+        passed, through = found[: len(found) // 2], found[len(found) // 2 :]
+        return np.concatenate(passed), np.concatenate([part[:, 1] for part in through])

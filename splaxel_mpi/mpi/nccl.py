@@ -20,6 +20,7 @@ class InStream:
         memory must not become another array's before they are over."""
         self._exchange, self._kind, self._result, self._held = exchange, kind, result, held
         exchange._hold(exchange._mark())
+        self._number = exchange.watch.begin()
         began = exchange._mark_there()
         exchange._meet()
         met = exchange._mark_there()
@@ -30,7 +31,8 @@ class InStream:
         """The result. The host does not wait: the current stream does, for what comes next."""
         if self._held is not None:
             reached = self._exchange._mark()
-            self._exchange._release(self._events[-1])
+            with self._exchange.watch.blocked(self._number):
+                self._exchange._release(self._events[-1])
             self._exchange._remember(self._kind, reached, *self._events)
             self._held = None
         return self._result
@@ -80,7 +82,8 @@ class NcclExchange(DeviceExchange):
         timings, self._timings = self._timings, []
         for kind, reached, began, met, done in timings:
             still, unmet = (max(0.0, self._elapsed(reached, end)) for end in (done, met))
-            self.count(kind, still, self._elapsed(began, done), unmet)
+            way = self._elapsed(met if self.measure_wait else began, done)
+            self.count(kind, still, way, unmet)
 
     def _begin(self, kind, data, steps, result):
         if not self._on_device(data):

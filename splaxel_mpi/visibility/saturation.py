@@ -135,8 +135,7 @@ class Saturation:
     # ---- after its gradients are known ----
 
     def judge(self, works, composed, layout):
-        """Learn from what the compositor's backward pass has found out (saturated and through of
-        parts, places and residuals of Composed). Local."""
+        """Learn from what Compositor.judge has found out. Local."""
         orders = visibility_orders(layout.tree, [work.camera.center for work in works])
         for work, view, order in zip(works, composed, orders):
             for part in work.parts:
