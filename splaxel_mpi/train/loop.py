@@ -69,10 +69,10 @@ class Trainer:
         upcoming = self.scheduler.batch(before + size, min(self.batch, total - before - size))
         with self.renderer.timers("photographs"):
             photos = self.photos.fetch(sorted(set(indices)), sorted(set(upcoming)))
-        views, began = [self.views[i] for i in indices], self._computed()
+        views, began = [self.views[i] for i in indices], self.computed()
         chunks = self.scheduler.chunks(before, size)
         shares = self.steps.step(self.state, views, photos, self.degree, chunks)
-        self.scheduler.timed(self._computed() - began)
+        self.scheduler.timed(self.computed() - began)
         self.recorder.add(views, shares)
         with self.renderer.timers("guard"):
             self.guard.watch(views, self.state.images_seen, self.renderer.take_gradient_sums())
@@ -82,7 +82,7 @@ class Trainer:
         """Tell the scheduler what this rank drew in a view, compose.base.ViewWork."""
         self.scheduler.observe(view.index, *observed(work))
 
-    def _computed(self):
+    def computed(self):
         """Seconds of stages less those inside collectives, for differences."""
         stages = sum(self.renderer.timers.seconds.values())
         return stages - sum(self.world.exchange.seconds.values())
