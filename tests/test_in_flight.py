@@ -43,7 +43,14 @@ class LateCudaAware(LateEvents, HostCudaAware):
     pass
 
 
-KINDS = [HostExchange, HostCudaAware, LateStaged, LateCudaAware, HostNccl]
+class CarriedStaged(LateStaged):
+    """A thread waits for its exchanges."""
+
+    _spare_core = staticmethod(lambda comm: True)
+    _follow_device = staticmethod(lambda: lambda: None)
+
+
+KINDS = [HostExchange, HostCudaAware, LateStaged, LateCudaAware, CarriedStaged, HostNccl]
 
 
 def work(name, stops, log, found=None):
@@ -63,7 +70,7 @@ def test_order_of_work(count, depth):
     log, looks = [], []
     works = (work(name, 3, log) for name in range(count))
     assert list(in_flight(works, depth, lambda: looks.append(1))) == list(range(count))
-    assert len(looks) == len(log) == 4 * count
+    assert len(log) == 4 * count and bool(looks) == (min(depth, count) > 1)
     for stop in range(4):
         assert [name for name, s in log if s == stop] == list(range(count))
     under_way, most = set(), 0
@@ -182,7 +189,7 @@ def test_several_under_way(exchange):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("kind", [LateStaged, LateCudaAware])
+@pytest.mark.parametrize("kind", [LateStaged, LateCudaAware, CarriedStaged])
 def test_whoever_waits_sends_what_it_began(comm, kind):
     """Rank 0 waits for the second exchange first, the others for the first: without what rank 0
     has begun and not yet given to MPI they would never come to the second."""
@@ -196,24 +203,58 @@ def test_whoever_waits_sends_what_it_began(comm, kind):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_what_is_hidden(comm):
-    """One rank is late by 0.3 s. Who computes meanwhile loses nothing, who waits loses it all."""
+@pytest.mark.parametrize("kind", [HostExchange, CarriedStaged])
+@pytest.mark.parametrize("busy", [False, True])
+def test_who_computes_loses_nothing(comm, kind, busy):
+    """Rank 0 is late by 0.3 s: the others wait as long, unless they have something else to do."""
+    exchange = kind(comm, measure_wait=True)
     counts, data = np.ones(comm.size, np.int64), np.zeros(comm.size)
-    for busy in (False, True):
-        exchange = HostExchange(comm, measure_wait=True)
-        comm.Barrier()
-        if comm.rank == 0:
+    exchange.alltoallv("first", data, counts, counts)
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.3)
+    pending = exchange.start_alltoallv("test", data, counts, counts)
+    exchange.progress()
+    if comm.rank and busy:
+        time.sleep(0.6)
+    pending.wait()
+    seconds, waited = exchange.seconds["test"], exchange.waited["test"]
+    assert waited <= seconds + 1e-9 and exchange.flight["test"] >= 0
+    if comm.rank:
+        # 0.1 s: a busy machine
+        assert (seconds < 0.1) == (waited < 0.1) == busy
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_thread_tells_when_data_came(comm):
+    """On their way for 0.3 s, the copy after them, of which the rank saw nothing."""
+
+    class Slow(CarriedStaged):
+        def _bring_out(self, pairs):
             time.sleep(0.3)
-        pending = exchange.start_alltoallv("test", data, counts, counts)
-        if comm.rank and busy:
-            time.sleep(0.6)
+            yield from super()._bring_out(pairs)
+
+    exchange = Slow(comm, measure_wait=True)
+    counts, data = np.ones(comm.size, np.int64), np.zeros(comm.size)
+    pending = exchange.start_alltoallv("test", data, counts, counts)
+    exchange.progress()
+    time.sleep(1)
+    pending.wait()
+    assert 0.3 <= exchange.flight["test"] < 0.9 and exchange.seconds["test"] < 0.2
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_failure_of_the_thread_is_the_rank_s(comm):
+    class Broken(CarriedStaged):
+        def _bring_out(self, pairs):
+            raise RuntimeError("no way back")
+
+    exchange = Broken(comm)
+    counts = np.ones(comm.size, np.int64)
+    pending = exchange.start_alltoallv("test", np.zeros(comm.size), counts, counts)
+    exchange.progress()
+    with pytest.raises(RuntimeError, match="no way back"):
         pending.wait()
-        seconds, flight = exchange.seconds["test"], exchange.flight["test"]
-        assert seconds <= flight + 1e-9 and exchange.waited["test"] <= seconds
-        if comm.rank:
-            assert flight > 0.2
-            # the rest: a busy machine
-            assert (seconds < 0.1) == busy and (exchange.waited["test"] < 0.1) == busy
 
 
 def test_memory_that_ends_stops_the_overlap_too():

@@ -22,12 +22,13 @@ class Exchange:
     Every rank calls the same methods in the same order. ``kind`` names what travels ("ghosts",
     "streams", "bitmaps", ...). By kind,
     - ``bytes`` counts what this rank sends to others (nothing it sends to itself);
-    - ``flight`` the time from when this rank's data are ready until those of the others are there,
-      as far as this rank has looked;
-    - ``seconds`` the part of it in which this rank did nothing else: 1 - seconds / flight of the
-      way is hidden behind computing;
+    - ``seconds`` the time that this rank lost to exchanges: from when its data are ready until
+      those of the others are there, less that in which it did something else;
     - ``waited`` the part of seconds spent waiting for ranks that had not begun, where
-      ``measure_wait`` asks for it.
+      ``measure_wait`` asks for it;
+    - ``flight`` the time that the data were on their way, whatever this rank did: from when those
+      of all ranks are ready (without measure_wait: its own) until this rank saw that they are
+      there. 1 - (seconds - waited) / flight of it is hidden behind computing.
     ``comm`` is the communicator; ``watch`` is told when this rank is ready and when it is held up.
     """
 

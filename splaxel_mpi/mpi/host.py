@@ -103,10 +103,13 @@ class HostExchange(Exchange):
 
     def _begin(self, kind, data, steps, result):
         """Pending of the steps that move ``data``; see pending.Pending."""
-        pending = Pending(self, kind, steps, result)
+        pending = Pending(self, kind, steps, result, self._carrier_of(data))
         if not pending.over:
             self._under_way.append(pending)
         return pending
+
+    def _carrier_of(self, data):
+        """pending.Carrier for exchanges of such data. None here: computing takes all cores."""
 
     def _tag(self):
         """Tag of the next exchange: the same on all ranks, since they begin the same ones."""

@@ -82,7 +82,8 @@ class NcclExchange(DeviceExchange):
         timings, self._timings = self._timings, []
         for kind, reached, began, met, done in timings:
             still, unmet = (max(0.0, self._elapsed(reached, end)) for end in (done, met))
-            self.count(kind, still, self._elapsed(began, done), unmet)
+            way = self._elapsed(met if self.measure_wait else began, done)
+            self.count(kind, still, way, unmet)
 
     def _begin(self, kind, data, steps, result):
         if not self._on_device(data):

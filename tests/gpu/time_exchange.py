@@ -7,11 +7,13 @@ For each transport that works here, or those of SPLAXEL_TRANSPORTS, and each of 
 in_flight): milliseconds a step, and by kind
 - blocked: in which the rank (nccl: its stream) stood still for the exchange, without
 - waiting: for ranks that had not begun;
-- in flight: from begin to end;
-- hidden: blocked seconds that are spared against the same chunks one after the other;
+- in flight: from when all ranks have begun until the data are there;
+- hidden: the part of the latter in which the rank was not blocked;
+- spared: blocked seconds that the same chunks one after the other lose and these do not;
 - alone: the same messages once more without a step around them, median of 20.
 The city is that of data/gaussian_city.py. On a machine without a GPU the host backend runs, with
-the host transport.
+the host transport. Where the host is slower than the device, nccl's stream stands still for want
+of work, too: what is hidden then is so one after the other as well.
 """
 
 import os
@@ -155,7 +157,8 @@ def show(case, spent, found, before, bare):
     rows = dict(found, together=total)
     before = before and dict(before, together=sum(before.values()))
     for kind, (blocked, waiting, flight) in rows.items():
-        hidden = f", hidden {1 - blocked / before[kind][0]:.0%}" if before else ""
+        hidden = f", hidden {1 - blocked / flight:.0%}" if flight else ""
+        hidden += f", spared {1 - blocked / before[kind][0]:.0%}" if before else ""
         one = f", alone {bare[kind] * 1e3:.3f}" if kind in bare else ""
         print(f"    {kind:12s} blocked {blocked * 1e3:.3f} ms, waiting {waiting * 1e3:.3f}, "
               f"in flight {flight * 1e3:.3f}{one}{hidden}", flush=True)
