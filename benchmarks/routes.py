@@ -156,7 +156,7 @@ class Rank:
         for camera, tiles in zip(self.cameras, self.tiles):
             lists = TileLists(tiles, None, None)
             pixels = np.broadcast_to(np.float32(0.5), (len(tiles), 4, 256))
-            part = CellPart(self.layout.rank, 0, 1, None, lists, Partial(tiles, pixels))
+            part = CellPart(self.layout.rank, 0, 1, None, lists, Partial(tiles, pixels), tiles)
             out.append(ViewWork(camera, None, [part]))
         return out
 
@@ -180,9 +180,8 @@ def chunk(rank):
     mark()
     composed = alone(rank.compositor.compose(works, [rank.compositor.training] * len(works)))
     mark()
-    gradients = [view.image for view in composed]
-    rank.compositor._gradient = lambda gradients: None
-    alone(rank.compositor.backward(works, composed, gradients))
+    alone(rank.compositor.backward(works, composed, None))
+    alone(rank.compositor.judge(works, composed))
     rank.saturation.judge(works, composed, rank.layout)
     mark()
     rank.saturation.commit()

@@ -5,7 +5,9 @@ import pytest
 from scenes import axis_camera
 
 from splaxel_mpi.partition.tree import Tree
-from splaxel_mpi.visibility.masks import STEPS, Masks, level_of, transmittance_of, tree_id
+from splaxel_mpi.visibility.masks import (
+    STEPS, Masks, saturated_tiles, transmittance_of, tree_id,
+)
 
 CAMERAS = [axis_camera([0, 0, 0], 97, 61), axis_camera([0, 0, 0], 33, 49)]  # 28 and 12 tiles
 COUNT = CAMERAS[0].tile_count
@@ -20,8 +22,13 @@ def some_masks():
 
 def test_levels_are_transmittances_rounded_up():
     passed = np.concatenate([[0.0, 1.0, 0.5, 1e-4], np.geomspace(2.0**-31, 1, 1000)])
-    back = transmittance_of(level_of(passed))
-    assert level_of(passed).dtype == np.uint8 and back[1] == 1.0 and back[2] == 0.5
+    tiles, saturated = np.arange(3, 3 + len(passed), dtype=np.int32), np.arange(len(passed)) != 3
+    chosen, levels = saturated_tiles(tiles, saturated, passed)
+    assert chosen.tolist() == tiles[saturated].tolist()
+    passed, back = passed[saturated], transmittance_of(levels)
+    assert levels.dtype == np.uint8 and back[1] == 1.0 and back[2] == 0.5
+    single = saturated_tiles(tiles[:1], np.ones(1, bool), np.array([0.25], np.float32))
+    assert transmittance_of(single[1]).tolist() == [0.25]
     # one step, and the roundings of logarithm and power
     assert (back >= passed * (1 - 1e-12)).all()
     assert (back[1:] <= passed[1:] * 2 ** (1 / STEPS) * (1 + 1e-12)).all()

@@ -20,9 +20,12 @@ void add_macro_pixels(const uint8_t* set, const Grid& grid, int64_t macro, int64
             for (int64_t x = 0; x < grid.tiles_x; ++x)
                 heights[x] = uint16_t(heights[x] + row[x] * high);
         }
-        for (int64_t m = 0; m < across; ++m)
-            for (int64_t x = m * macro; x < std::min((m + 1) * macro, grid.tiles_x); ++x)
-                out[m] += heights[x] * TILE_SIDE;
+        for (int64_t m = 0; m < across; ++m) {
+            int32_t sum = 0;
+            const int64_t end = std::min((m + 1) * macro, grid.tiles_x);
+            for (int64_t x = m * macro; x < end; ++x) sum += heights[x];
+            out[m] += sum * TILE_SIDE;
+        }
         out[across - 1] -= heights.back() * (TILE_SIDE - grid.wide(grid.tiles_x - 1));
     }
 }

@@ -165,14 +165,19 @@ extern "C" int64_t spx_change_mask(const uint8_t* bits, const uint8_t* packed, i
 
 namespace {
 
-// See masks.level_of.
+// Of n tiles of a (view, cell) those that are saturated, and levels of what the cell lets through
+// there, see masks.saturated_tiles. Returns their number.
 template <typename T>
-int64_t levels_of(const T* passed, int64_t count, double steps, double least, uint8_t* levels) {
-    for (int64_t k = 0; k < count; ++k) {
+int64_t prune(const int32_t* held, const uint8_t* saturated, const T* passed, int64_t n,
+              double steps, double least, int32_t* tiles, uint8_t* levels) {
+    int64_t found = 0;
+    for (int64_t k = 0; k < n; ++k) {
+        if (!saturated[k]) continue;
         const double kept = std::min(std::max(double(passed[k]), least), 1.0);
-        levels[k] = uint8_t(std::floor(-steps * std::log2(kept)));
+        tiles[found] = held[k];
+        levels[found++] = uint8_t(std::floor(-steps * std::log2(kept)));
     }
-    return 0;
+    return found;
 }
 
 // dark: (1 + pool rows,), 1 in rows whose layers receive less than the threshold, the first for
@@ -233,9 +238,10 @@ int64_t reconsider(const Judged& view, const T* residuals, const int32_t* places
 }  // namespace
 
 #define SPX_MASKS(T, SUFFIX)                                                                     \
-    extern "C" int64_t spx_levels_##SUFFIX(const T* passed, int64_t count, double steps,         \
-                                           double least, uint8_t* levels) {                      \
-        return levels_of<T>(passed, count, steps, least, levels);                                \
+    extern "C" int64_t spx_prune_##SUFFIX(                                                       \
+        const int32_t* held, const uint8_t* saturated, const T* passed, int64_t n, double steps, \
+        double least, int32_t* tiles, uint8_t* levels) {                                         \
+        return prune<T>(held, saturated, passed, n, steps, least, tiles, levels);                \
     }                                                                                            \
     extern "C" int64_t spx_dark_##SUFFIX(const int32_t* slots, int64_t tiles, int64_t layers,    \
                                          const T* residuals, double threshold, uint8_t* dark) {  \

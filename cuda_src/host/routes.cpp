@@ -249,8 +249,8 @@ extern "C" int64_t spx_chunk_counts(const int64_t* shape, const int64_t* sizes,
 
 // After spx_chunk_counts. orders: (views, cells) nearest first; reach: of SSIM; layers: most cells
 // with rows of any view. Fills table (pieces of all routes, 2), route after route; pixels (routes,
-// ranks); composed (tiles of all views,); slots (tiles of all views, layers); places (views, cells),
-// of the cells of each view that have rows, and their number, depth (views,).
+// ranks); composed (tiles of all views,) and slots (the same, layers); places (views, cells), of
+// the cells of each view that have rows, and their number, depth (views,).
 extern "C" int64_t spx_chunk_tables(const int64_t* shape, const int64_t* sizes,
                                     const int64_t* owner, const Word* bits, const int64_t* rows,
                                     const int64_t* tiles, const int32_t* orders, int64_t reach,

@@ -106,6 +106,19 @@ inline constexpr Spread SPREAD;
 
 inline void bytes_of_bits(const Word* bits, int64_t count, uint8_t* bytes) {
     int64_t t = 0;
+#ifdef __SSE2__
+    const __m128i each_bit = _mm_set1_epi64x(int64_t(0x8040201008040201u));
+    for (; t + 16 <= count; t += 16) {
+        // eight times the lower of two bytes of bits, eight times the upper one
+        __m128i two = _mm_cvtsi32_si128(int(bits[t / WORD_BITS] >> t % WORD_BITS & 0xffff));
+        two = _mm_unpacklo_epi8(two, two);
+        two = _mm_unpacklo_epi32(_mm_shufflelo_epi16(two, 0), _mm_shufflelo_epi16(two, 0x55));
+        two = _mm_shuffle_epi32(two, 0xd8);
+        two = _mm_cmpeq_epi8(_mm_and_si128(two, each_bit), each_bit);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes + t),
+                         _mm_and_si128(two, _mm_set1_epi8(1)));
+    }
+#endif
     for (; t + 8 <= count; t += 8)
         std::memcpy(bytes + t, SPREAD.bytes + (bits[t / WORD_BITS] >> t % WORD_BITS & 255), 8);
     for (; t < count; ++t) bytes[t] = has(bits, t);
@@ -123,8 +136,10 @@ struct Sets {
 // Widens sets of tiles of a view by one tile in all eight directions.
 class Dilation {
   public:
-    explicit Dilation(const Grid& grid) : grid(grid), inner(3, grid.words) {
-        std::fill(inner[0], inner[2], ~Word(0));
+    explicit Dilation(const Grid& grid)
+        : grid(grid), room(grid.tiles_x / WORD_BITS + 1), inner(2, grid.words),
+          padded(2, grid.words + 2 * room) {
+        std::fill(inner[0], inner[0] + 2 * grid.words, ~Word(0));
         for (int64_t y = 0; y < grid.tiles_y; ++y) {
             drop(inner[0], y * grid.tiles_x);
             drop(inner[1], (y + 1) * grid.tiles_x - 1);
@@ -133,33 +148,32 @@ class Dilation {
     }
 
     void operator()(const Word* set, Word* out) {
-        Word* wide = inner[2];
-        const int64_t words = grid.words;
-        for (int64_t w = 0; w < words; ++w) {
-            const Word from_left = set[w] << 1 | (w ? set[w - 1] >> 63 : 0);
-            const Word from_right = set[w] >> 1 | (w + 1 < words ? set[w + 1] << 63 : 0);
-            wide[w] = set[w] | (from_left & inner[0][w]) | (from_right & inner[1][w]);
-        }
+        Word *in = padded[0] + room, *wide = padded[1] + room;
+        std::copy(set, set + grid.words, in);
+        const Word *left = inner[0], *right = inner[1];
+        for (int64_t w = 0; w < grid.words; ++w)
+            wide[w] = in[w] | ((in[w] << 1 | in[w - 1] >> 63) & left[w]) |
+                      ((in[w] >> 1 | in[w + 1] << 63) & right[w]);
         const int64_t whole = grid.tiles_x / WORD_BITS, part = grid.tiles_x % WORD_BITS;
-        for (int64_t w = 0; w < words; ++w)
-            out[w] = wide[w] | joined(at(wide, w - whole), at(wide, w - whole - 1), part) |
-                     joined(at(wide, w + whole + 1), at(wide, w + whole), WORD_BITS - part);
-        out[words - 1] &= grid.last();
+        const Word *before = wide - whole, *behind = wide + whole;
+        if (part)
+            for (int64_t w = 0; w < grid.words; ++w)
+                out[w] = wide[w] | before[w] << part | before[w - 1] >> (WORD_BITS - part) |
+                         behind[w] >> part | behind[w + 1] << (WORD_BITS - part);
+        else
+            for (int64_t w = 0; w < grid.words; ++w) out[w] = wide[w] | before[w] | behind[w];
+        out[grid.words - 1] &= grid.last();
     }
 
   private:
     static void drop(Word* set, int64_t tile) {
         set[tile / WORD_BITS] &= ~(Word(1) << tile % WORD_BITS);
     }
-    Word at(const Word* set, int64_t w) const { return w < 0 || w >= grid.words ? 0 : set[w]; }
-    // the upper word of (high, low) shifted left by 0 to 64
-    static Word joined(Word high, Word low, int64_t shift) {
-        if (shift == WORD_BITS) return low;
-        return shift ? high << shift | low >> (WORD_BITS - shift) : high;
-    }
 
     Grid grid;
-    Sets inner;  // tiles with one to the left, with one to the right; and what is being widened
+    int64_t room;  // words of zeros before and behind what is widened: more than a row
+    Sets inner;    // tiles with one to the left, and with one to the right
+    Sets padded;
 };
 
 struct Rect {

@@ -27,5 +27,5 @@ def gather(works, layout, exchange):
     rows = layout.owner * most + np.arange(layout.cells) - first
     held = np.empty(int(counts.sum()) * layout.cells, bool)
     call("spx_held_bytes", bits, rows, layout.cells, len(works), starts, counts, size, held)
-    ends = np.cumsum(counts) * layout.cells
-    return [part.reshape(layout.cells, -1) for part in np.split(held, ends[:-1])]
+    ends = [0, *(np.cumsum(counts) * layout.cells).tolist()]
+    return [held[a:b].reshape(layout.cells, -1) for a, b in zip(ends, ends[1:])]

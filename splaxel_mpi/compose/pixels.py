@@ -102,4 +102,5 @@ class PixelCompositor(Compositor):
         the pool let through, (own,): on the host."""
         found = layers.reading.take()
         passed, through = found[: len(found) // 2], found[len(found) // 2 :]
-        return np.concatenate(passed), np.concatenate([part[:, 1] for part in through])
+        passed = passed[0] if len(passed) == 1 else np.concatenate(passed)
+        return passed, np.concatenate([part[:, 1] for part in through])

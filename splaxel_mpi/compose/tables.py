@@ -6,6 +6,7 @@ brings them to the device.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -67,25 +68,21 @@ def make_tables(backend, layout, works, held, demands):
     chunk, rows, composed, pieces = _count(layout, works, held, demands)
     count, layers = int(composed.sum()), int((rows > 0).sum(1).max())
     local = rows[:, layout.local.start : layout.local.stop]
-    bounds, own_ends, ends = (
-        [0, *np.cumsum(numbers).tolist()] for numbers in (local, local.sum(1), composed)
+    bounds, own_ends, ends, steps = (
+        [0, *accumulate(numbers.tolist())]
+        for numbers in (local.ravel(), local.sum(1), composed, pieces.sum(1))
     )
-    masked = works[0].masks is not None
-    host, arrays = _side_by_side(
-        ((int(pieces.sum()), 2), np.int64), ((count, layers), np.int32), ((count,), np.int32),
-        ((bounds[-1] * masked,), np.int32),
-    )
-    table, slots, tiles, own_tiles = arrays
-    if len(own_tiles):
+    listed = bounds[-1] if works[0].masks is not None else 0
+    host, parts = _memory(steps[-1], count, layers, listed)
+    table, slots, tiles, own_tiles = parts(host)
+    if listed:
         np.concatenate([part.held for work in works for part in work.parts], out=own_tiles)
     pixels, depth = np.empty((4, layout.ranks), np.int64), np.empty(len(works), np.int64)
     places = np.empty(rows.shape, np.int32)
     orders = visibility_orders(layout.tree, [work.camera.center for work in works])
     call("spx_chunk_tables", *chunk, rows, composed, orders, SSIM_REACH, layers, table, pixels,
          tiles, slots, places, depth)
-    device = backend.to_device(host)
-    device_table, *others = (_part(device, host, array) for array in arrays)
-    steps = [0, *np.cumsum(pieces.sum(1)).tolist()]
+    device_table, *others = parts(backend.to_device(host))
     routes = [
         Route(device_table[a:b], table[a:b], *of_ranks)
         for a, b, *of_ranks in zip(steps, steps[1:], pieces, pixels)
@@ -132,20 +129,14 @@ def _checked(array, rows, tile_count):
     return np.ascontiguousarray(array, bool)
 
 
-def _side_by_side(*kinds):
-    """A flat int64 array with room for arrays of some (shape, dtype), and these as its parts."""
-    counts = [int(np.prod(shape)) for shape, _ in kinds]
-    sizes = [-(-count * np.dtype(kind).itemsize // 8) for count, (_, kind) in zip(counts, kinds)]
-    memory, start, parts = np.empty(sum(sizes), np.int64), 0, []
-    for count, size, (shape, kind) in zip(counts, sizes, kinds):
-        part = memory[start : start + size].view(kind)[:count]
-        parts.append(part.reshape(shape))
-        start += size
-    return memory, parts
+def _memory(pieces, count, layers, own):
+    """A flat int64 array for the table of all routes, slots, tiles and own tiles, and a function
+    that gives these parts of an array like it."""
+    ends = list(accumulate((2 * pieces, *((n + 1) // 2 for n in (count * layers, count, own)))))
 
+    def parts(memory):
+        slots, tiles, own_tiles = (memory[a:b].view(np.int32) for a, b in zip(ends, ends[1:]))
+        return (memory[: ends[0]].reshape(pieces, 2),
+                slots[: count * layers].reshape(count, layers), tiles[:count], own_tiles[:own])
 
-def _part(device, host, array):
-    """The part of a device array that an array is of the host's."""
-    start = (array.ctypes.data - host.ctypes.data) // 8
-    size = -(-array.nbytes // 8)
-    return device[start : start + size].view(array.dtype)[: array.size].reshape(array.shape)
+    return np.empty(ends[-1], np.int64), parts

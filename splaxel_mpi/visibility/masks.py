@@ -16,17 +16,18 @@ STEPS = 8
 LEAST = 2.0 ** -(255 / STEPS)
 
 
-def level_of(transmittance):
-    """Transmittances 0 to 1, (n,) float32 or float64, as uint8 levels, rounded up in
-    transmittance."""
-    values = np.ascontiguousarray(transmittance)
-    out = np.empty(values.shape, np.uint8)
-    call(f"spx_levels_{suffix(values.dtype)}", values, values.size, float(STEPS), LEAST, out)
-    return out
+def saturated_tiles(tiles, saturated, passed):
+    """Those of (n,) int32 tiles that are saturated, (n,) bool, and their levels: transmittances 0
+    to 1, (n,) real, as uint8, rounded up in transmittance."""
+    kind, count = suffix(passed.dtype), len(tiles)
+    chosen, levels = np.empty(count, np.int32), np.empty(count, np.uint8)
+    found = call(f"spx_prune_{kind}", tiles, saturated, passed, count, float(STEPS), LEAST,
+                 chosen, levels)
+    return chosen[:found].copy(), levels[:found].copy()
 
 
 def transmittance_of(level):
-    """What level_of was given, or a little more: float64."""
+    """What a level was made of, or a little more: float64."""
     return 2.0 ** (np.asarray(level, np.float64) / -STEPS)
 
 

@@ -20,7 +20,7 @@ from ..backends.host_library import call, suffix
 from ..errors import UserError
 from ..mpi.pipeline import alone
 from ..partition.order import visibility_orders
-from .masks import Masks, level_of, transmittance_of, tree_id
+from .masks import Masks, saturated_tiles, transmittance_of, tree_id
 
 KIND = "masks"  # under which an exchange counts the traffic
 NEVER, RESIDUAL, ALWAYS = "never", "residual", "always"
@@ -34,7 +34,7 @@ class ViewMasks:
 
     index: int  # of the view
     masked: np.ndarray  # (cells, tile_count) bool
-    levels: np.ndarray  # (cells, tile_count) uint8, see masks.level_of
+    levels: np.ndarray  # (cells, tile_count) uint8, see masks.saturated_tiles
     shown: np.ndarray  # (cells,) bool, whether any tile is masked
     threshold: float  # transmittance below which a tile is saturated
 
@@ -103,11 +103,11 @@ class Saturation:
         shown = np.empty((len(works), layout.cells), bool)
         call("spx_wake", self.woken, len(self.woken), np.array(indices, np.int32), *views, masked,
              shown)
-        ends = layout.cells * np.cumsum(counts)[:-1]
-        arrays = np.split(masked.view(bool), ends), np.split(levels, ends), shown
-        for work, index, *rows, any_masked in zip(works, indices, *arrays):
-            rows = (row.reshape(layout.cells, -1) for row in rows)
-            work.masks = ViewMasks(index, *rows, any_masked, self.threshold)
+        start, masked = 0, masked.view(bool)
+        for work, index, row in zip(works, indices, shown):
+            end = start + layout.cells * work.camera.tile_count
+            of_view = (array[start:end].reshape(layout.cells, -1) for array in (masked, levels))
+            work.masks, start = ViewMasks(index, *of_view, row, self.threshold), end
 
     def _message(self, indices, cells):
         """What this rank tells: the number of notices, notices, the number of masked tiles of
@@ -145,11 +145,10 @@ class Saturation:
 
     def _prune(self, work, part):
         """Keep the tiles that have turned out saturated in one (view, cell)."""
-        rows = np.flatnonzero(part.saturated)
+        tiles, levels = saturated_tiles(part.held, part.saturated, part.through)
         self.since[0] += len(part.held)
-        if len(rows) or work.masks.shown[part.cell]:
-            tiles, levels = part.held[rows], level_of(part.through[rows])
-            live, count = len(rows) < len(part.held), work.camera.tile_count
+        if len(tiles) or work.masks.shown[part.cell]:
+            live, count = len(tiles) < len(part.held), work.camera.tile_count
             self.found.append((work.masks.index, part.cell, tiles, levels, count, live))
 
     def _reconsider(self, masks, view, order):
