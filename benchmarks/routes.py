@@ -30,7 +30,7 @@ from splaxel_mpi.visibility.saturation import Saturation  # noqa: E402
 
 WIDTH, HEIGHT = 1920, 1080
 HOLES, OPAQUE, CHANGED = 0.05, 0.3, 0.02  # shares of the tiles
-THRESHOLD, STEPS = 1e-4, 60
+THRESHOLD, STEPS = 1e-4, 300
 
 
 class Quiet(HostBackend):

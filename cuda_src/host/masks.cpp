@@ -165,19 +165,23 @@ extern "C" int64_t spx_change_mask(const uint8_t* bits, const uint8_t* packed, i
 
 namespace {
 
-// Of n tiles of a (view, cell) those that are saturated, and levels of what the cell lets through
-// there, see masks.saturated_tiles. Returns their number.
+// Moves the saturated tiles of some cells to the front of all, of which `sizes` are each cell's.
+// levels: of what the cells let through there, see masks.saturated_tiles; ends: (cells,) where those
+// of each cell end.
 template <typename T>
-int64_t prune(const int32_t* held, const uint8_t* saturated, const T* passed, int64_t n,
-              double steps, double least, int32_t* tiles, uint8_t* levels) {
+int64_t prune(int32_t* tiles, const uint8_t* saturated, const T* passed, const int64_t* sizes,
+              int64_t cells, double steps, double least, uint8_t* levels, int64_t* ends) {
     int64_t found = 0;
-    for (int64_t k = 0; k < n; ++k) {
-        if (!saturated[k]) continue;
-        const double kept = std::min(std::max(double(passed[k]), least), 1.0);
-        tiles[found] = held[k];
-        levels[found++] = uint8_t(std::floor(-steps * std::log2(kept)));
+    for (int64_t cell = 0, k = 0; cell < cells; ++cell) {
+        for (const int64_t end = k + sizes[cell]; k < end; ++k) {
+            if (!saturated[k]) continue;
+            const double kept = std::min(std::max(double(passed[k]), least), 1.0);
+            tiles[found] = tiles[k];
+            levels[found++] = uint8_t(std::floor(-steps * std::log2(kept)));
+        }
+        ends[cell] = found;
     }
-    return found;
+    return 0;
 }
 
 // dark: (1 + pool rows,), 1 in rows whose layers receive less than the threshold, the first for
@@ -239,9 +243,9 @@ int64_t reconsider(const Judged& view, const T* residuals, const int32_t* places
 
 #define SPX_MASKS(T, SUFFIX)                                                                     \
     extern "C" int64_t spx_prune_##SUFFIX(                                                       \
-        const int32_t* held, const uint8_t* saturated, const T* passed, int64_t n, double steps, \
-        double least, int32_t* tiles, uint8_t* levels) {                                         \
-        return prune<T>(held, saturated, passed, n, steps, least, tiles, levels);                \
+        int32_t* tiles, const uint8_t* saturated, const T* passed, const int64_t* sizes,         \
+        int64_t cells, double steps, double least, uint8_t* levels, int64_t* ends) {             \
+        return prune<T>(tiles, saturated, passed, sizes, cells, steps, least, levels, ends);     \
     }                                                                                            \
     extern "C" int64_t spx_dark_##SUFFIX(const int32_t* slots, int64_t tiles, int64_t layers,    \
                                          const T* residuals, double threshold, uint8_t* dark) {  \

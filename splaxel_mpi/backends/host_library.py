@@ -30,20 +30,20 @@ def function(name):
     return found
 
 
-def pointer(array):
-    """A C-contiguous numpy array as an argument. Raises TypeError for another layout."""
-    if not array.flags.c_contiguous:
-        raise TypeError("kernel takes C-contiguous arrays")
-    try:  # much faster than to ask the array
-        return ctypes.byref(ctypes.c_char.from_buffer(array))
-    except (TypeError, ValueError):  # of read-only and empty ones
-        return ctypes.c_void_p(array.ctypes.data)
+def address(array):
+    """Where a C-contiguous numpy array lies. Raises TypeError for another layout."""
+    try:  # takes a third of the time that asking the array takes
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):  # of read-only and empty arrays, too
+        if not array.flags.c_contiguous:
+            raise TypeError("kernel takes C-contiguous arrays") from None
+        return array.ctypes.data
 
 
 def converted(value):
     """What ctypes passes for an argument of ``call``."""
     if isinstance(value, np.ndarray):
-        return pointer(value)
+        return ctypes.c_void_p(address(value))
     if value is None:
         return None
     if isinstance(value, (int, np.integer)):

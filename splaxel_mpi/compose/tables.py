@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..backends.host_library import call
+from ..backends.host_library import address, call
 from ..partition.order import visibility_orders
 from ..visibility.tiles import SSIM_REACH
 
@@ -63,7 +63,7 @@ def make_tables(backend, layout, works, held, demands):
     """Tables of a chunk.
 
     works: list of ViewWork; held: per view (cells, tile_count) bool; demands: per view
-    visibility.demand.Demand. Raises ValueError for arrays of other shapes.
+    visibility.demand.Demand. Raises ValueError for arrays of other shapes or types.
     """
     chunk, rows, composed, pieces = _count(layout, works, held, demands)
     count, layers = int(composed.sum()), int((rows > 0).sum(1).max())
@@ -107,12 +107,11 @@ def _count(layout, works, held, demands):
         (layout.ranks, [d.supervised if wanted else None for d, wanted in zip(demands, strips)]),
         (layout.ranks, [demand.halo for demand in demands]),
     )
-    sets = [
-        _checked(array, rows, camera.tile_count)
+    addresses = np.array([
+        _address(array, (rows, camera.tile_count))
         for rows, arrays in kinds
         for camera, array in zip(cameras, arrays)
-    ]
-    addresses = np.array([0 if a is None else a.ctypes.data for a in sets], np.uint64)
+    ], np.uint64)
     bits = np.empty((len(works), layout.cells + 3 * layout.ranks, words), np.uint64)
     rows, composed = np.empty((len(works), layout.cells), np.int64), np.empty(len(works), np.int64)
     pieces = np.zeros((4, layout.ranks), np.int64)
@@ -120,13 +119,14 @@ def _count(layout, works, held, demands):
     return (shape, sizes, layout.owner, bits), rows, composed, pieces
 
 
-def _checked(array, rows, tile_count):
-    """The array, contiguous, of bool. Raises ValueError for another shape."""
+def _address(array, shape):
+    """Where an array of sets of tiles lies, 0 for None. Raises ValueError for another shape or
+    type."""
     if array is None:
-        return None
-    if array.shape != (rows, tile_count):
-        raise ValueError(f"expected tiles of shape {rows, tile_count}, got {array.shape}")
-    return np.ascontiguousarray(array, bool)
+        return 0
+    if array.shape != shape or array.dtype != bool:
+        raise ValueError(f"expected tiles of shape {shape}, got {array.dtype} {array.shape}")
+    return address(array)
 
 
 def _memory(pieces, count, layers, own):

@@ -17,13 +17,20 @@ LEAST = 2.0 ** -(255 / STEPS)
 
 
 def saturated_tiles(tiles, saturated, passed):
-    """Those of (n,) int32 tiles that are saturated, (n,) bool, and their levels: transmittances 0
-    to 1, (n,) real, as uint8, rounded up in transmittance."""
-    kind, count = suffix(passed.dtype), len(tiles)
-    chosen, levels = np.empty(count, np.int32), np.empty(count, np.uint8)
-    found = call(f"spx_prune_{kind}", tiles, saturated, passed, count, float(STEPS), LEAST,
-                 chosen, levels)
-    return chosen[:found].copy(), levels[:found].copy()
+    """Those of the tiles of some cells that are saturated, and their levels.
+
+    tiles: per cell (n,) int32; saturated: (n,) bool; passed: (n,) real, transmittances 0 to 1.
+    Returns per cell (tiles, levels); levels are uint8, rounded up in transmittance.
+    """
+    if not tiles:
+        return []
+    sizes = np.array([len(part) for part in tiles], np.int64)
+    tiles, saturated, passed = map(np.concatenate, (tiles, saturated, passed))
+    levels, ends = np.empty(len(tiles), np.uint8), np.empty(len(sizes), np.int64)
+    call(f"spx_prune_{suffix(passed.dtype)}", tiles, saturated, passed, sizes, len(sizes),
+         float(STEPS), LEAST, levels, ends)
+    ends = ends.tolist()
+    return [(tiles[a:b], levels[a:b]) for a, b in zip([0, *ends], ends)]
 
 
 def transmittance_of(level):

@@ -136,20 +136,23 @@ class Saturation:
 
     def judge(self, works, composed, layout):
         """Learn from what Compositor.judge has found out. Local."""
+        self._prune(works)
         orders = visibility_orders(layout.tree, [work.camera.center for work in works])
         for work, view, order in zip(works, composed, orders):
-            for part in work.parts:
-                self._prune(work, part)
             if work.masks.shown.any():
                 self._reconsider(work.masks, view, order)
 
-    def _prune(self, work, part):
-        """Keep the tiles that have turned out saturated in one (view, cell)."""
-        tiles, levels = saturated_tiles(part.held, part.saturated, part.through)
-        self.since[0] += len(part.held)
-        if len(tiles) or work.masks.shown[part.cell]:
-            live, count = len(tiles) < len(part.held), work.camera.tile_count
-            self.found.append((work.masks.index, part.cell, tiles, levels, count, live))
+    def _prune(self, works):
+        """Keep the tiles that have turned out saturated in each (view, cell)."""
+        parts = [(work, part) for work in works for part in work.parts]
+        found = saturated_tiles([part.held for _, part in parts],
+                                [part.saturated for _, part in parts],
+                                [part.through for _, part in parts])
+        for (work, part), (tiles, levels) in zip(parts, found):
+            self.since[0] += len(part.held)
+            if len(tiles) or work.masks.shown[part.cell]:
+                live, count = len(tiles) < len(part.held), work.camera.tile_count
+                self.found.append((work.masks.index, part.cell, tiles, levels, count, live))
 
     def _reconsider(self, masks, view, order):
         """Compare what masked cells receive now with the threshold, in the tiles that this rank
