@@ -91,6 +91,10 @@ class Steps:
         self.shares = []  # on a device, of steps that it may still be at
         self.photos = None  # of the last step: a device may still read them
 
+    # whether Adam's flags of broken numbers are known to be raised on a rank that is alone: then
+    # the guard is to look at once
+    troubled = False
+
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
         settings = self.settings
