@@ -15,7 +15,7 @@ from scenes import random_gaussians
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.scene.ply import write_ply
-from splaxel_mpi.tools.bench import base, command, floors, kernels
+from splaxel_mpi.tools.bench import base, floors, kernels, options
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ["project", "lists", "rasterize", "compose", "loss", "compose back", "rasterize back",
@@ -100,7 +100,7 @@ def test_several_processes_are_refused(mpirun):
 
 @pytest.mark.parametrize("text, count", [("7", 7), ("250k", 250_000), ("1.5M", 1_500_000)])
 def test_counts(text, count):
-    assert command.Count().convert(text, None, None) == count
+    assert options.Count().convert(text, None, None) == count
 
 
 def test_floors_follow_bytes_and_instructions():

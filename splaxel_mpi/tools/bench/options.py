@@ -1,0 +1,73 @@
+"""Options that commands of `splaxel-mpi bench` share."""
+
+import re
+
+import click
+
+from ...data.gaussian_city import KINDS, LEAST_SIDE
+
+FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
+LARGEST = 1 << 31  # Gaussians that one rank may hold
+
+
+class Count(click.ParamType):
+    """A number such as 250000, 250k or 4M."""
+
+    name = "count"
+
+    def convert(self, value, param, context):
+        """An int from text. Fails in one line for anything else."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kM]?)", value)
+        count = round(float(match[1]) * FACTORS[match[2]]) if match else 0
+        if not 1 <= count < LARGEST:
+            self.fail(f"{value!r} is not a count such as 250k or 4M, below 2147M", param, context)
+        return count
+
+
+class Size(click.ParamType):
+    """Pixels across and down, such as 1920x1080."""
+
+    name = "size"
+
+    def convert(self, value, param, context):
+        """(width, height) from text. Fails in one line for anything else."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value)
+        size = tuple(map(int, match.groups())) if match else (0, 0)
+        if not all(1 <= side <= 16384 for side in size):
+            self.fail(f"{value!r} is not a size such as 1920x1080, at most 16384", param, context)
+        return size
+
+
+report_option = click.option(
+    "--json", "report", metavar="FILE", help="Write all figures there, too."
+)
+
+
+def city_options(gaussians, side, count, size):
+    """Decorator: the options of a city of Gaussians and its views, with these defaults.
+
+    The command gets gaussians and kinds, tuples, and side, count and size.
+    """
+    options = [
+        click.option("--gaussians", type=Count(), multiple=True, default=gaussians,
+                     help="Gaussians of the city; give it again for another city."),
+        click.option("--side", type=click.FloatRange(LEAST_SIDE, 100_000), default=side,
+                     help="Side of the city in metres."),
+        click.option("--views", "kinds", type=click.Choice(KINDS), multiple=True,
+                     default=("street", "aerial"),
+                     help="Kind of views; give it again for another kind."),
+        click.option("--count", type=click.IntRange(1, 100_000), default=count,
+                     help="Views of each kind."),
+        click.option("--size", type=Size(), default=size, help="Pixels of the views."),
+    ]
+
+    def decorate(command):
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
