@@ -50,11 +50,14 @@ report_option = click.option(
 def city_options(gaussians, side, count, size):
     """Decorator: the options of a city of Gaussians and its views, with these defaults.
 
-    The command gets gaussians and kinds, tuples, and side, count and size.
+    gaussians: text, or a tuple of them for a command that takes several cities. The command gets
+    gaussians, side, kinds (a tuple), count and size.
     """
+    several = isinstance(gaussians, tuple)
+    again = "; give it again for another city." if several else "."
     options = [
-        click.option("--gaussians", type=Count(), multiple=True, default=gaussians,
-                     help="Gaussians of the city; give it again for another city."),
+        click.option("--gaussians", type=Count(), multiple=several, default=gaussians,
+                     help="Gaussians of the city" + again),
         click.option("--side", type=click.FloatRange(LEAST_SIDE, 100_000), default=side,
                      help="Side of the city in metres."),
         click.option("--views", "kinds", type=click.Choice(KINDS), multiple=True,

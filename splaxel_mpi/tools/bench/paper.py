@@ -42,4 +42,34 @@ def traffic(context, report, **settings):
         write_report(report, context.params, rows, backend, processes=comm.size)
 
 
-COMMANDS = (traffic,)
+@click.command()
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@city_options("100k", 300.0, 8, "320x180")
+@report_option
+@click.pass_context
+def ablation(context, overrides, report, **settings):
+    """Time the parts of the method, one after the other (figure 22).
+
+    On a city of Gaussians and the ranks at hand: whole images of all ranks (pixel-level); the
+    reductions of redundancy; conflict-free consolidation of views; ours, balanced and exact; and
+    the exchange of Gaussians. KEY=VALUE changes a setting for all of them. Parameters stay as they
+    are. An epoch is timed as it runs; shares of the step, ranks a view, the paper's utilisation U
+    and the balance of the ranks' work are of another one. MB: 10^6 bytes that all ranks send.
+
+    \b
+    Examples:
+      mpirun -n 4 splaxel-mpi bench ablation
+      mpirun -n 2 splaxel-mpi bench ablation --gaussians 4M --side 1000 --count 32 \\
+        --size 1920x1080 exchange.strategy=owner --json ablation.json
+    """
+    from ...mpi import world
+    from . import ablation as tool
+    from .base import write_report
+
+    comm = world.init()
+    rows, backend = tool.run(settings, overrides, comm, click.echo)
+    if report and comm.rank == 0:
+        write_report(report, context.params, rows, backend, processes=comm.size)
+
+
+COMMANDS = (traffic, ablation)

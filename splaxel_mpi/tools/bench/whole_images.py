@@ -1,0 +1,45 @@
+"""Strategy overlap without any reduction: every cell holds and sends every tile (paper 5.4 i)."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...compose.overlap import Overlap
+
+PLANES, PIXELS = 4, 256
+
+
+class WholeImages(Overlap):
+    """Fills tiles in which a cell draws nothing with black that lets all light through, and
+    sends them like the others. The image and its gradients stay the same."""
+
+    def compose(self, works, rules):
+        """See Compositor.compose."""
+        self.drawn = [[self._fill(part, work.camera.tile_count) for part in work.parts]
+                      for work in works]
+        return super().compose(works, rules)
+
+    def backward(self, works, composed, gradients):
+        """See Compositor.backward."""
+        rows = super().backward(works, composed, gradients)
+        return [
+            [self._restore(*one) for one in zip(work.parts, before, seeds)]
+            for work, before, seeds in zip(works, self.drawn, rows)
+        ]
+
+    def _fill(self, part, tile_count):
+        """Give a part all tiles; what it had: (lists, partial)."""
+        xp, before = self.backend.xp, (part.lists, part.partial)
+        pixels = xp.zeros((tile_count, PLANES, PIXELS), part.partial.pixels.dtype)
+        pixels[:, 3] = 1
+        pixels[part.partial.tiles] = part.partial.pixels
+        tiles = self.backend.to_device(np.arange(tile_count, dtype=np.int32))
+        part.lists = replace(part.lists, tiles=tiles)
+        part.partial = replace(part.partial, tiles=tiles, pixels=pixels)
+        return before
+
+    def _restore(self, part, before, seeds):
+        """Give a part back what it had; the gradients of its own tiles."""
+        part.lists, part.partial = before
+        part.held = self.backend.to_host(part.lists.tiles)
+        return seeds[part.lists.tiles]
