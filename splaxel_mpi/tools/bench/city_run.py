@@ -211,13 +211,14 @@ class CityRun:
 
     def _watched(self, seconds, sent):
         """The third epoch and all figures. seconds, sent: of the second."""
-        exchange, marks, shown, waits = self.world.exchange, [], [], []
+        exchange, marks, shown, waits, batches = self.world.exchange, [], [], [], []
 
         def each(indices, chunks):
             self._finish()
             now = time.perf_counter()
             marks.append((now, sum(exchange.seconds.values())))
             shown.extend(indices)
+            batches.append(len(indices))
             waits.extend(chunks if self.config.train.order in ("one-view", "conflict-free")
                          else [len(indices)])
 
@@ -229,7 +230,7 @@ class CityRun:
         work = self._work(shown)
         costs = work[..., 0] + self.pixel_cost * work[..., 1]
         return Measured(self.variant.name, self.world.ranks, len(self.views), seconds, watched,
-                        sent, shares, compute, shown, waits, work, costs)
+                        sent, shares, compute, shown, batches, waits, work, costs)
 
     def _shares(self, watched):
         """Seconds of SHARES since _forget, mean over ranks; they add up to the epoch's."""
@@ -269,6 +270,7 @@ class Measured:
     shares: dict  # SHARES -> seconds of the third epoch, mean over ranks
     compute: np.ndarray  # (steps, ranks) seconds of the third epoch outside of exchanges
     shown: list  # views of the third epoch
+    batches: list  # numbers of views of its steps
     waits: list  # numbers of views after which ranks wait for one another
     work: np.ndarray  # (images, ranks, 2) Gaussians and pixels drawn
     costs: np.ndarray  # (images, ranks) the same as schedulers weigh it

@@ -8,7 +8,7 @@ import click
 
 from ...errors import UserError
 from . import paper
-from .options import KINDS, Count, Size, report_option
+from .options import KINDS, Count, Size, compare_trainings, report_option, training_arguments
 
 
 @click.group()
@@ -88,9 +88,7 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, or
 
 
 @bench.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@report_option
+@training_arguments
 def boundaries(config, overrides, report):
     """Train a scene with each setting of boundary.
 
@@ -103,13 +101,9 @@ def boundaries(config, overrides, report):
     Example:
       mpirun -n 4 splaxel-mpi bench boundaries configs/city.yaml
     """
-    from ...config import load, parse
-    from ...mpi import world
     from . import boundaries as tool
 
-    comm = world.init()
-    text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
-    tool.run(parse(text, config), comm, report, click.echo)
+    compare_trainings(config, overrides, report, tool.run)
 
 
 @bench.command()

@@ -74,3 +74,33 @@ def city_options(gaussians, side, count, size):
         return command
 
     return decorate
+
+
+def training_arguments(command):
+    """Decorator: the arguments of a command that trains a scene several times, which gets
+    config, overrides and report."""
+    command = report_option(command)
+    command = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")(command)
+    return click.argument("config")(command)
+
+
+def compare_trainings(config, overrides, report, run, **more):
+    """Read the settings, call run(config, ..., comm, tell) and write its rows. Collective.
+
+    config: file; overrides: "section.key=value"; report: file for the figures or None; run:
+    function that trains, prints a table and returns rows; more: its other arguments, or functions
+    of comm that give them.
+    """
+    from ...config import load, parse
+    from ...mpi import device, world
+    from .base import write_report
+
+    device.bind_early()
+    comm = world.init()
+    text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
+    settings = parse(text, config)
+    more = {name: value(comm) if callable(value) else value for name, value in more.items()}
+    rows = run(settings, comm=comm, tell=click.echo, **more)
+    if report and comm.rank == 0:
+        command = dict(config=config, overrides=overrides, **more)
+        write_report(report, command, rows, settings=settings.model_dump(), ranks=comm.size)
