@@ -56,8 +56,8 @@ def run(settings, overrides, comm, tell):
         for line in table(map(_cells, rows), HEADER):
             tell(line)
         tell(f"\nmodelled: {settings['bandwidth']:g} GB/s a rank, {settings['latency']:g} us a "
-             f"message, nothing hidden; calibrated on up to {BASE_RANKS} ranks. Parameters stay "
-             "as they are.")
+             f"message, nothing hidden; calibrated on up to {BASE_RANKS} ranks, or the fewest on "
+             "which the city fits. Parameters stay as they are.")
     return rows
 
 
@@ -105,24 +105,25 @@ def _wait(comm):
 
 
 def _model(study, settings, overrides, comm, count):
-    """Predict every count of strong scaling, and add rows for those that were not measured."""
-    wanted = sorted({*settings["ranks"], *settings["model"]})
-    base = [ranks for ranks in settings["ranks"] if ranks <= BASE_RANKS]
-    fits = not any(row["source"] == "not run" and row["ranks"] == comm.size for row in study.rows)
-    if not base or not comm.bcast(fits):
+    """Predict every count of strong scaling on which the city fits, and add rows for those that
+    were not measured."""
+    done = comm.bcast(sorted({ranks for _, _, ranks in study.measured}))
+    if not done:
         return
+    wanted = sorted(ranks for ranks in {*settings["ranks"], *settings["model"]}
+                    if ranks >= done[0])
     counts = _count(settings, overrides, comm, count, wanted)
     if comm.rank:
         return
+    base = [ranks for ranks in done if ranks <= BASE_RANKS] or done[:1]
     for kind in settings["kinds"]:
         for variant in VARIANTS:
-            ready = [ranks for ranks in base if (kind, variant.name, ranks) in study.measured]
-            if ready:
-                _model_variant(study, settings, overrides, counts[kind], (kind, variant), ready)
+            _model_variant(study, settings, overrides, counts[kind], (kind, variant), base, wanted)
 
 
-def _model_variant(study, settings, overrides, counts, which, base):
-    """Predictions of one variant and kind of views. counts: {ranks: list of ViewCount}."""
+def _model_variant(study, settings, overrides, counts, which, base, wanted):
+    """Predictions of one variant and kind of views. counts: {ranks: list of ViewCount}; base:
+    numbers of ranks to calibrate on; wanted: those to predict."""
     kind, variant = which
     total = study.rows[0]["gaussians"]
 
@@ -136,7 +137,7 @@ def _model_variant(study, settings, overrides, counts, which, base):
                           1e-6 * settings["latency"])
     measured = {row["ranks"]: row for row in study.rows
                 if (row.get("kind"), row.get("variant")) == (kind, variant.name)}
-    for ranks in sorted({*settings["ranks"], *settings["model"]}):
+    for ranks in wanted:
         predicted = model.predict(load(ranks), make_config(overrides, variant, ranks))
         if ranks in measured:
             measured[ranks]["modelled"] = predicted
