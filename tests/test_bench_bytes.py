@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from splaxel_mpi import log
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.cli import cli
 from splaxel_mpi.compose import make_compositor
@@ -117,6 +118,7 @@ def test_a_table_of_two_cities(tmp_path):
     options = ["bench", "bytes", "--gaussians", "20k", "--gaussians", "60k", "--side", "150",
                "--ranks", "2", "--ranks", "4", "--count", "2", "--size", "160x96"]
     done = CliRunner().invoke(cli, [*options, "--json", str(file)])
+    log.close()
     assert done.exit_code == 0, done.output
     report = json.loads(file.read_text())
     assert report["command"]["gaussians"] == [20000, 60000] and report["backend"] == "host"

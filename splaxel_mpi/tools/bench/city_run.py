@@ -6,6 +6,7 @@ for each other before every exchange and for the device after every step, which 
 transfer and the work of each rank apart.
 """
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ from ...train.step import make_steps
 from ...train.world import make_world
 from .counting import NEAR
 from .whole_images import WholeImages
+
+log = logging.getLogger(__name__)
 
 DEGREE = 3
 GREY = 99  # of the photographs: far from what is drawn, so that every pixel has a gradient
@@ -197,6 +200,8 @@ class CityRun:
         sent = self._sums(dict(self.world.exchange.bytes))
         self._forget()
         self.world.exchange.measure_wait = True
+        log.info("%s, %d ranks, %d Gaussians: %.2f images/s", self.variant.name,
+                 self.world.ranks, self.site.count, len(self.views) / seconds)
         try:
             return self._watched(seconds, sent)
         finally:

@@ -35,14 +35,16 @@ def traffic(context, report, **settings):
       mpirun -n 2 splaxel-mpi bench bytes --gaussians 1M --gaussians 10M --side 1000 \\
         --ranks 8 --count 16 --size 1920x1080 --json bytes.json
     """
+    from ... import log
     from ...backends import make_backend
     from ...mpi import world
     from ...mpi.host import HostExchange
     from ...settings import BackendSection
-    from .base import write_report
     from . import traffic as tool
+    from .base import write_report
 
     comm = world.init()
+    log.setup(None, comm.rank, comm.size)
     backend = make_backend("host", BackendSection(name="host"), world.cores_per_rank(comm))
     rows = tool.run(settings, backend, HostExchange(comm), click.echo)
     if report and comm.rank == 0:
@@ -69,12 +71,14 @@ def ablation(context, overrides, report, **settings):
       mpirun -n 2 splaxel-mpi bench ablation --gaussians 4M --side 1000 --count 32 \\
         --size 1920x1080 exchange.strategy=owner --json ablation.json
     """
+    from ... import log
     from ...mpi import device, world
     from . import ablation as tool
     from .base import write_report
 
     device.bind_early()
     comm = world.init()
+    log.setup(None, comm.rank, comm.size)
     rows, backend = tool.run(settings, overrides, comm, click.echo)
     if report and comm.rank == 0:
         write_report(report, context.params, rows, backend, processes=comm.size)
@@ -112,12 +116,14 @@ def scaling(context, overrides, report, ranks, model, **settings):
       mpirun -n 8 splaxel-mpi bench scaling --gaussians 10M --gaussians 40M --per-rank 15M \\
         --side 1600 --count 64 --size 1920x1080 --bandwidth 200 --json scaling.json
     """
+    from ... import log
     from ...mpi import device, world
     from . import scaling as tool
     from .base import write_report
 
     device.bind_early()
     comm = world.init()
+    log.setup(None, comm.rank, comm.size)
     settings["ranks"] = sorted(set(ranks)) or tool.counts_up_to(comm.size)
     settings["model"] = sorted(set(model)) or [2 * comm.size, 4 * comm.size]
     if settings["ranks"][-1] > comm.size:

@@ -1,6 +1,7 @@
 """Bytes of a view against Gaussians and against ranks, ours and the baseline's (figures 3, 4)."""
 
 import logging
+import time
 from dataclasses import asdict
 
 import numpy as np
@@ -59,19 +60,14 @@ def run(settings, backend, exchange, tell):
                               settings["stop"])
             for number, kind in enumerate(settings["kinds"]):
                 views = cameras(kind, settings["count"], settings["side"], 1, *settings["size"])
-                first = number * len(views)
-                found = [_logged(counter.count(camera, first + k), kind, k)
-                         for k, camera in enumerate(views)]
+                first, start = number * len(views), time.perf_counter()
+                found = [counter.count(camera, first + k) for k, camera in enumerate(views)]
+                log.info("%d %s views of %d Gaussians on %d ranks counted in %.0f s", len(views),
+                         kind, count, ranks, time.perf_counter() - start)
                 rows.append(dict(kind=kind, gaussians=count, side=settings["side"], ranks=ranks,
                                  views=len(views), **summarise(found), flips=counter.flips))
     show(rows, tell)
     return rows
-
-
-def _logged(found, kind, k):
-    """The ViewCount, after a line in the log: a large city takes minutes."""
-    log.info("%s view %d: %d visible", kind, k, found.visible.sum())
-    return found
 
 
 def summarise(counts):

@@ -1,7 +1,6 @@
 """One scene trained in several ways, each to the end, and what their files say."""
 
 import json
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from ...evaluate.series import read_series
 from ...mpi.world import on_root
 from ...train import job
 
-log = logging.getLogger(__name__)
 # times and bytes are to be those of training
 PLAIN = ("checkpoint.every=0", "evaluate.every=0", "evaluate.pictures=0")
 GAUSSIAN = ("exchange.strategy=gaussian", "exchange.precision=float32", "train.order=fixed")
@@ -29,7 +27,6 @@ def measure(config, comm):
     folder = Path(config.run.folder) / config.run.name
     job.run(config, False, comm)
     found = on_root(comm, lambda: figures(folder))
-    log.info("%s: %s", folder, found)
     return found
 
 
