@@ -23,11 +23,11 @@ STAGES = ["project", "lists", "rasterize", "compose", "loss", "compose back", "r
 SMALL = ("--backend", "host", "--gaussians", "2k", "--side", "150", "--size", "40x30")
 
 
-def run(*arguments, **variables):
+def run(*arguments, command="kernels", **variables):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path, **variables}
     return subprocess.run(
-        [sys.executable, "-m", "splaxel_mpi", "bench", "kernels", *map(str, arguments)],
+        [sys.executable, "-m", "splaxel_mpi", "bench", command, *map(str, arguments)],
         env=env, timeout=100, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
 

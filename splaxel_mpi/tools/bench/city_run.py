@@ -19,6 +19,7 @@ from ...data.gaussian_city import cameras, gaussians
 from ...partition.content import ContentBoxes
 from ...partition.deal import Dealt
 from ...partition.kdtree import build
+from ...scene.rows import Rows
 from ...schedule import figures, make_scheduler
 from ...schedule.predictor import WorkPredictor, observed
 from ...train import job
@@ -88,11 +89,11 @@ class Site:
         budget = make_budget(config.backend.memory, world, 0, config.mpi.share_gpu)
         start, stop = (count * (comm.rank + k) // ranks for k in (0, 1))
         budget.check(world.exchange, stop - start)
-        threads = world.backend.threads
-        share = gaussians(count, side, 0, 0, start, stop, threads)
-        self.state = State.fresh(share, None)
-        self.state.move(world.backend.to_device)
-        self.tree = None
+        share = gaussians(count, side, 0, 0, start, stop, world.backend.threads)
+        rows = Rows(share.columns())
+        del share
+        rows.map(world.backend.to_device)  # moments are made there
+        self.state, self.tree = State(rows), None
 
     def cut(self, cells):
         """A tree of so many cells, after which the Gaussians lie in them. Collective."""

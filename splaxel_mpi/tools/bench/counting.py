@@ -55,7 +55,7 @@ class CellCity:
     @property
     def gaussians(self):
         """This process's Gaussians. The memory of their bands is never touched."""
-        bands = np.zeros((len(self.rows), GROUPS["shN"]), np.float32)
+        bands = self.rows.xp.zeros((len(self.rows), GROUPS["shN"]), np.float32)
         return Gaussians(**{name: self.rows[name] for name in self.rows.arrays}, shN=bands)
 
     def migrate(self, tree, exchange):
