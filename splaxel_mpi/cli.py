@@ -10,6 +10,7 @@ from . import __version__
 from .errors import UserError
 from .mpi import launcher
 from .tools.bench.command import bench
+from .tools.bench.picture_command import pictures
 
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
@@ -226,6 +227,7 @@ def report(arch):
     tool.report(tool.architectures(arch), click.echo)
 
 
+bench.add_command(pictures)
 cli.add_command(bench)
 for one in (bench, *bench.commands.values()):
     one.epilog = STATUSES

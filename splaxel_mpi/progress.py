@@ -37,9 +37,9 @@ class Progress:
             self._bar = tqdm(total=total, initial=initial, unit=f" {unit}", mininterval=0.5,
                              dynamic_ncols=True, file=sys.stderr)
 
-    def update(self, done, **figures):
+    def update(self, done, detail=None, **figures):
         """Tell that `done` units of the total are finished, with figures such as loss, psnr,
-        gaussians (numbers, or None where there is none yet)."""
+        gaussians (numbers, or None where there is none yet). detail: a second line of the log."""
         if not self.speaks:
             return
         step, self.done = done - self.done, done
@@ -48,7 +48,8 @@ class Progress:
             self._bar.update(step)
         if done // self.every > self._told or done >= self.total > done - step:
             self._told = done // self.every
-            log.info(self._line(figures), extra={"file_only": self._bar is not None})
+            for text in filter(None, (self._line(figures), detail)):
+                log.info(text, extra={"file_only": self._bar is not None})
 
     def message(self, text):
         """A line of the log, above the bar."""

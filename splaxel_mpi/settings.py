@@ -249,6 +249,11 @@ class Log(Section):
     every: Positive = Field(
         100, description="Images between rows of the metrics and lines of the log."
     )
+    ranks: bool = Field(
+        False,
+        description="metrics.h5 has every rank's figures, too, not only their minimum, mean and "
+        "maximum.",
+    )
 
 
 class Config(Section):

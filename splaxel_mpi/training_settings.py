@@ -36,8 +36,13 @@ class Train(Section):
     )
     chunk: int = Field(
         2, ge=1, le=1024,
-        description="Images of a batch that share their collectives; more of them "
-        "overlap better and take more memory.",
+        description="Images of a batch that share their collectives; more of them take more "
+        "memory.",
+    )
+    in_flight: int = Field(
+        2, ge=1, le=1024,
+        description="Chunks of a batch that are under way at a time: while one exchanges, the "
+        "next is computed. Memory grows with it; the result is the same. 1: nothing overlaps.",
     )
     order: Literal["fixed", "one-view", "conflict-free", "balanced"] = Field(
         "fixed",

@@ -67,14 +67,14 @@ class Run:
         padded = grid.reshape(3, tiles_y * 16, tiles_x * 16)
         return padded[:, : camera.height, : camera.width].transpose(1, 2, 0)
 
-    def gradients(self, cameras, photos, chunk, indices=None):
+    def gradients(self, cameras, photos, chunk, indices=None, in_flight=2):
         """Gradients of a batch in the order of ids, and the summed losses, on every rank.
-        indices: of the views, None for 0, 1, ..."""
+        indices: of the views, None for 0, 1, ...; chunk, in_flight: as in the section train."""
         state = State.fresh(self.gaussians, None)
         out = state.gradients()
         indices = range(len(cameras)) if indices is None else indices
         views = [SimpleNamespace(camera=c, index=i) for i, c in zip(indices, cameras)]
-        settings = SimpleNamespace(chunk=chunk, ssim_weight=0.2)
+        settings = SimpleNamespace(chunk=chunk, in_flight=in_flight, ssim_weight=0.2)
         shares = forward_backward(
             self.renderer, self.gaussians, views, photos, 3, settings, out
         )

@@ -67,6 +67,32 @@ def check_results_stay(exchange, put=np.asarray, get=np.asarray):
         np.testing.assert_array_equal(get(got), expected)
 
 
+def check_several_under_way(exchange, put=np.asarray, get=np.asarray):
+    """Exchanges of different lengths begun before any is waited for, taken in another order than
+    they began in, with blocking calls between."""
+    ranks, rank, begun = exchange.ranks, exchange.rank, []
+    for turn in range(4):
+        counts, lengths = np.full(ranks, 1000 * turn + 1), np.arange(ranks) + turn
+        data = put(np.full(counts.sum(), 10.0 * rank + turn))
+        begun.append((
+            exchange.start_alltoallv("flat", data, counts, counts),
+            exchange.start_allgather("block", np.array([turn, rank])),
+            exchange.start_allgatherv("joined", np.full(rank + turn, rank), lengths),
+        ))
+    exchange.progress()
+    assert exchange.allreduce("sum", np.array([1.0]))[0] == ranks
+    for turn in (2, 0, 3, 1):
+        flat, block, joined = begun[turn]
+        each = np.arange(ranks) + turn
+        np.testing.assert_array_equal(joined.wait(), np.repeat(np.arange(ranks), each))
+        got, counts = flat.wait()
+        assert counts.tolist() == [1000 * turn + 1] * ranks
+        values = np.repeat(10.0 * np.arange(ranks) + turn, counts)
+        np.testing.assert_array_equal(get(got), values)
+        assert block.wait().tolist() == [[turn, r] for r in range(ranks)]
+        assert flat.wait()[0] is got, "a second wait gives the same"
+
+
 def check_gathers(exchange, dtype, put=np.asarray, get=np.asarray):
     """allgather of blocks, allgatherv of flat arrays of which rank 0 has nothing."""
     ranks, rank = exchange.ranks, exchange.rank

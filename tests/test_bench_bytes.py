@@ -61,7 +61,7 @@ def test_counted_bytes_are_those_that_training_sends(comm, strategy):
                         Saturation(1e-4, RESIDUAL))
     photo = np.full((SIZE[1], SIZE[0], 3), 99, np.uint8)
     gradients = State.fresh(city.gaussians, None).gradients()
-    train = SimpleNamespace(chunk=1, ssim_weight=0.2)
+    train = SimpleNamespace(chunk=1, in_flight=1, ssim_weight=0.2)
     for stage in (counting.OCCUPIED, counting.UNSATURATED):
         for view, count in zip(views, counted):
             before = dict(exchange.bytes)

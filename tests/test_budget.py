@@ -121,7 +121,7 @@ def run_of(views):
     photos = {i: random_photo(camera, i) for i, camera in enumerate(cameras)}
 
     def add(chunk):
-        settings = SimpleNamespace(chunk=chunk, ssim_weight=0.2)
+        settings = SimpleNamespace(chunk=chunk, in_flight=2, ssim_weight=0.2)
         return forward_backward(run.renderer, state.gaussians, chosen, photos, 3, settings,
                                 state.gradients())
 
@@ -143,14 +143,14 @@ def test_a_chunk_without_memory_is_taken_view_by_view(monkeypatch, caplog):
             raise MemoryError("no more")
         return whole(*arguments)
 
-    back = renderer.back_propagate
+    back = renderer.back_propagating
 
     def free(*arguments):
         partials.clear()
         return back(*arguments)
 
     monkeypatch.setattr(renderer.backend, "rasterize", scarce)
-    monkeypatch.setattr(renderer, "back_propagate", free)
+    monkeypatch.setattr(renderer, "back_propagating", free)
     with caplog.at_level(logging.WARNING):
         shares = add(4)
     assert [record.getMessage() for record in caplog.records] == [

@@ -180,14 +180,10 @@ def test_auto_takes_the_best_that_works(choose, comm):
 def test_auto_checks_what_arrives(choose, comm, monkeypatch):
     """One rank gets something else than was sent; another transport fails with an error."""
 
-    def wrong(self, data, counts, out, received):
-        move, _ = HostExchange._sending(self, data, counts, out, received)
-
-        def break_one():
-            if comm.rank == comm.size - 1:
-                out[0] += 1
-
-        return move, break_one
+    def wrong(self, data, counts, out, received, tag):
+        yield from HostExchange._sending(self, data, counts, out, received, tag)
+        if comm.rank == comm.size - 1:
+            out[0] += 1
 
     def broken(self, comm, measure_wait):
         raise RuntimeError("unhandled system error")

@@ -60,7 +60,7 @@ def computed(request):
     run, cameras, photos = chain(request.param)
     images = [run.image(camera) for camera in cameras]
     gradients, losses = run.gradients(cameras, photos, chunk=2)
-    assert request.param == 1 or run.renderer.ghosts.count() > 5
+    assert request.param == 1 or run.renderer.ghost_count > 5
     return images, gradients, losses
 
 

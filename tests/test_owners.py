@@ -11,6 +11,7 @@ from scenes import look_at, random_gaussians, random_photo
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.compose import bitmaps
 from splaxel_mpi.compose.volume import pixel_volume
+from splaxel_mpi.mpi.pipeline import alone
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.scene.camera import Camera
 from splaxel_mpi.visibility.demand import Owned, training
@@ -181,7 +182,7 @@ def test_ranks_send_what_bitmaps_foretell(comm, strategy, precision):
               settings=exchange_settings(strategy, precision))
     rule, layout = run.renderer.compositor.training, run.renderer.layout
     works, _ = run.renderer.draw(run.gaussians, cameras, 3, [rule] * len(cameras))
-    held = bitmaps.gather(works, layout, exchange)
+    held = alone(bitmaps.gather(works, layout, exchange))
     exchange.bytes.clear()
     run.gradients(cameras, {i: random_photo(c, i) for i, c in enumerate(cameras)}, chunk=3)
     sent = [exchange.bytes[kind] for kind in ("streams", "streams back", "halo")]

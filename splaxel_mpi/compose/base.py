@@ -37,6 +37,7 @@ class ViewWork:
     parts: list = field(default_factory=list)  # CellPart of each local cell
     gradient: np.ndarray = None  # (len(splats), 9), dL/d(splat) summed over all cells
     masks: object = None  # visibility.saturation.ViewMasks, None: all tiles are live
+    routed: object = None  # who brought the chunk's splats to other ranks, and takes gradients back
 
 
 @dataclass
@@ -61,7 +62,9 @@ class Compositor:
     """A way to bring partial pixels together and gradients back.
 
     Created with (backend, exchange, layout, background, precision); every rank calls the same
-    methods with the same views.
+    methods with the same views. compose and backward are generators (mpi.pipeline): they yield
+    once an exchange has begun. Several chunks may be between the two, so what belongs to one is
+    in its works and in what compose returns.
     """
 
     name = ""

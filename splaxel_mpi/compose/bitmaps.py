@@ -7,7 +7,7 @@ def gather(works, layout, exchange):
     """Tiles that every cell holds, per view a (cells, tile_count) bool array.
 
     One collective for all views of the chunk, in which every
-    rank sends bits for as many cells as any rank has.
+    rank sends bits for as many cells as any rank has. A generator, see mpi.pipeline.
     """
     counts = np.array([work.camera.tile_count for work in works])
     sizes = -(-counts // 8) * 8  # the bits of a view fill whole bytes
@@ -17,7 +17,9 @@ def gather(works, layout, exchange):
     for work, start in zip(works, starts):
         for row, part in zip(local, work.parts):
             row[start + part.held] = True
-    bits = exchange.allgather("bitmaps", np.packbits(local, axis=1))
+    pending = exchange.start_allgather("bitmaps", np.packbits(local, axis=1))
+    yield
+    bits = pending.wait()
     first = np.searchsorted(layout.owner, layout.owner)  # the first cell of each cell's rank
     rows = bits[layout.owner, np.arange(layout.cells) - first]
     held = np.unpackbits(rows, axis=1).astype(bool)

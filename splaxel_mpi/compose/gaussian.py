@@ -54,7 +54,8 @@ class GaussianExchange(Compositor):
         self.id_width = 8 // np.dtype(backend.real).itemsize  # reals that hold an int64 id
 
     def send(self, works):
-        """Fill works[v].parts with this rank's Strip of each view. Collective."""
+        """Fill works[v].parts with this rank's Strip of each view. Collective; a generator, see
+        mpi.pipeline. So are the others that exchange."""
         xp, ranks = self.backend.xp, self.layout.ranks
         if ranks == 1:
             for work in works:
@@ -64,11 +65,11 @@ class GaussianExchange(Compositor):
             self.sent = None
             return
         boxes = [tile_boxes(work.splats, work.camera, xp) for work in works]
-        self._cut(works, boxes)
+        yield from self._cut(works, boxes)
         self.sent = [self._route(*view) for view in zip(works, boxes)]
         counts = np.array([[len(index) for index in row] for row in self.sent], np.int64).T
-        self.counts, self.arrived = counts, self._exchange_counts(counts)
-        records = self._exchange_records(works)
+        self.counts, self.arrived = counts, (yield from self._exchange_counts(counts))
+        records = yield from self._exchange_records(works)
         for v, work in enumerate(works):
             work.parts[0].splats = self._splats(records, v)
 
@@ -83,7 +84,9 @@ class GaussianExchange(Compositor):
         backend, rank, ranks = self.backend, self.layout.rank, self.layout.ranks
         rows = [row_instances(box, work.camera, backend.xp) for box, work in zip(boxes, works)]
         rows = backend.to_host(backend.xp.concatenate(rows)).astype(np.int64)
-        rows = self.exchange.allreduce("strips", rows).astype(np.float64)
+        pending = self.exchange.start_allgather("strips", rows)
+        yield
+        rows = pending.wait().sum(axis=0).astype(np.float64)
         ends = np.cumsum([work.camera.tiles[1] for work in works])[:-1]
         for work, instances in zip(works, np.split(rows, ends)):
             predicted = instances + TILE_WORK * work.camera.tiles[0]
@@ -109,7 +112,9 @@ class GaussianExchange(Compositor):
     def _exchange_counts(self, counts):
         """Splats that arrive, (ranks, views) int64, from those that each rank is sent."""
         each = np.full(len(counts), counts.shape[1], np.int64)
-        flat, _ = self.exchange.alltoallv("gaussians", counts.ravel(), each, each)
+        pending = self.exchange.start_alltoallv("gaussians", counts.ravel(), each, each)
+        yield
+        flat, _ = pending.wait()
         return flat.reshape(counts.shape)
 
     def _exchange_records(self, works):
@@ -124,9 +129,11 @@ class GaussianExchange(Compositor):
                 block[:, :SPLAT] = work.splats.data[index]
                 block[:, SPLAT:] = work.splats.ids[index, None].view(self.backend.real)
                 start += len(index)
-        flat, _ = self.exchange.alltoallv(
+        pending = self.exchange.start_alltoallv(
             "gaussians", records.ravel(), self.counts.sum(1) * width, self.arrived.sum(1) * width
         )
+        yield
+        flat, _ = pending.wait()
         return flat.reshape(-1, width)
 
     def _segments(self, v):
@@ -160,9 +167,11 @@ class GaussianExchange(Compositor):
         for v, (gradient,) in enumerate(gradients):
             for source, own in self._segments(v):
                 back[source] = gradient[own]
-        flat, _ = self.exchange.alltoallv(
+        pending = self.exchange.start_alltoallv(
             "gaussians back", back.ravel(), self.arrived.sum(1) * width, self.counts.sum(1) * width
         )
+        yield
+        flat, _ = pending.wait()
         returned, start = flat.reshape(-1, width), 0
         for work in works:
             work.gradient = self.backend.zeros((len(work.splats), width))
@@ -172,7 +181,7 @@ class GaussianExchange(Compositor):
                 work.gradient[row[rank]] += returned[start : start + len(row[rank])]
                 start += len(row[rank])
         if self.balance:
-            self._remember(works)
+            yield from self._remember(works)
 
     def _remember(self, works):
         """Tell the balance what the rows of each view took on all ranks. Collective."""
@@ -181,7 +190,9 @@ class GaussianExchange(Compositor):
             for work in works
             for strip in work.parts
         ]
-        seconds = self.exchange.allreduce("strips", np.concatenate(rows))
+        pending = self.exchange.start_allgather("strips", np.concatenate(rows))
+        yield
+        seconds = pending.wait().sum(axis=0)
         ends = np.cumsum([len(row) for row in rows])[:-1]
         for work, row in zip(works, np.split(seconds, ends)):
             self.balance.visit(work.camera, work.parts[0].work, row)
@@ -192,7 +203,7 @@ class GaussianExchange(Compositor):
         starts = [work.parts[0].starts for work in works]
         demands = [rule(_held(*view), view[1]) for rule, *view in zip(rules, starts, cameras)]
         images, states = zip(*map(self._own, works))
-        complete = self.halo.gather(cameras, starts, demands, images)
+        complete = yield from self.halo.gather(cameras, starts, demands, images)
         composed = []
         for camera, demand, (tiles, image), state, runs in zip(
             cameras, demands, complete, states, starts
@@ -222,6 +233,7 @@ class GaussianExchange(Compositor):
                 gradient[self.backend.to_device(own.place)], own.slots, len(own.pool),
             )
             out.append([rows])
+        yield from ()  # nothing is exchanged
         return out
 
 

@@ -13,7 +13,8 @@ from .base import CellPart
 
 
 class Ghosts:
-    """Ghosts of the views of one chunk: out with ``send``, gradients back with ``give_back``."""
+    """Ghosts of the views of one chunk: out with ``send``, gradients back with ``give_back``,
+    two generators (mpi.pipeline)."""
 
     def __init__(self, backend, exchange, layout, wanted=True):
         """wanted: False where cells draw only what they store."""
@@ -34,8 +35,8 @@ class Ghosts:
             bounds = zip(layout.local, ends[:-1], ends[1:])
             work.parts = [CellPart(c, a, b, work.splats.slice(a, b)) for c, a, b in bounds]
         if self.wanted:
-            self.arrived = self._exchange_counts()
-            self._append(works, self._exchange_records(works))
+            self.arrived = yield from self._exchange_counts()
+            self._append(works, (yield from self._exchange_records(works)))
 
     def count(self):
         """Ghosts that this rank sent in the last chunk, to itself included."""
@@ -53,7 +54,7 @@ class Ghosts:
             work.gradient = self.backend.xp.concatenate([nothing, *own])
         if self.counts is None:
             return
-        returned = self._return(works, gradients, width)
+        returned = yield from self._return(works, gradients, width)
         starts, ends = self._bounds(self.counts), np.cumsum(self.counts).reshape(self.counts.shape)
         for v, (work, index) in enumerate(zip(works, self.index)):
             first = 0
@@ -102,7 +103,11 @@ class Ghosts:
         layout, views = self.layout, self.counts.shape[1]
         outgoing = layout.cells_per_rank() * views
         incoming = np.full(layout.ranks, len(layout.local) * views, np.int64)
-        flat, _ = self.exchange.alltoallv("ghosts", self.counts.ravel(), outgoing, incoming)
+        pending = self.exchange.start_alltoallv(
+            "ghosts", self.counts.ravel(), outgoing, incoming
+        )
+        yield
+        flat, _ = pending.wait()
         return flat.reshape(layout.ranks, len(layout.local), views)
 
     def _per_rank(self):
@@ -126,9 +131,11 @@ class Ghosts:
             records[places, :SPLAT] = work.splats.data[index]
             records[places, SPLAT:] = work.splats.ids[index, None].view(self.backend.real)
         incoming = self.arrived.sum((1, 2)) * width
-        flat, _ = self.exchange.alltoallv(
+        pending = self.exchange.start_alltoallv(
             "ghosts", records.ravel(), self._per_rank() * width, incoming
         )
+        yield
+        flat, _ = pending.wait()
         return flat.reshape(-1, width)
 
     def _append(self, works, records):
@@ -160,7 +167,9 @@ class Ghosts:
             ])
         outgoing = self.arrived.sum((1, 2)) * width
         incoming = self._per_rank() * width
-        flat, _ = self.exchange.alltoallv("ghosts back", back.ravel(), outgoing, incoming)
+        pending = self.exchange.start_alltoallv("ghosts back", back.ravel(), outgoing, incoming)
+        yield
+        flat, _ = pending.wait()
         return flat.reshape(-1, width)
 
 

@@ -37,7 +37,7 @@ class Halo:
         self.backend, self.exchange = backend, exchange
 
     def gather(self, cameras, starts, demands, images):
-        """Complete this rank's strips. Collective.
+        """Complete this rank's strips. Collective; a generator, see mpi.pipeline.
 
         starts: per view (ranks + 1,), first tile of each rank's run; demands: per view
         visibility.demand.Demand; images: per view (tiles of this rank's run, 3, 256). Returns
@@ -59,7 +59,8 @@ class Halo:
             for to in range(ranks)
             if rank in (source, to) and source != to
         }
-        arrived = self._exchange(pieces, [view[1][rank] for view in views], images)
+        firsts = [view[1][rank] for view in views]
+        arrived = yield from self._exchange(pieces, firsts, images)
         return [
             self._complete(view, arrived, pieces, v, images[v]) for v, view in enumerate(views)
         ]
@@ -82,7 +83,9 @@ class Halo:
         if ranks == 1:
             return {}
         flat = self.backend.xp.concatenate(blocks)
-        flat, _ = self.exchange.alltoallv("halo", flat, counts, expected)
+        pending = self.exchange.start_alltoallv("halo", flat, counts, expected)
+        yield
+        flat, _ = pending.wait()
         return _unpack(flat, pieces, rank, ranks)
 
     def _complete(self, view, arrived, pieces, v, image):

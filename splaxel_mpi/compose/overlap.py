@@ -24,5 +24,5 @@ class Overlap(PixelCompositor):
             layers.pool, layers.slots, self.background, self._gradient(gradients), wanted,
             streams.own,
         )
-        self._judge(works, composed)
+        yield from self._judge(works, composed)
         return streams.split(rows)

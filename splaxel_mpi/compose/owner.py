@@ -33,6 +33,6 @@ class Owner(PixelCompositor):
             layers.pool, layers.slots, self.background, self._gradient(gradients), layers.slots,
             streams.rows,
         )
-        streams.give_back(rows)
-        self._judge(works, composed, tell=True)
+        yield from streams.give_back(rows)
+        yield from self._judge(works, composed, tell=True)
         return streams.split(rows)

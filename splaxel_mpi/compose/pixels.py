@@ -37,17 +37,17 @@ class PixelCompositor(Compositor):
         """See Compositor.compose."""
         layout, rank = self.layout, self.layout.rank
         bitmaps.read_held(works, self.backend)
-        held = bitmaps.gather(works, layout, self.exchange)
+        held = yield from bitmaps.gather(works, layout, self.exchange)
         demands = [rule(layout.by_rank(h), w.camera) for rule, h, w in zip(rules, held, works)]
         streams = Streams(self.backend, self.exchange, layout, works, held, demands, self.half)
-        pool = streams.collect()
+        pool = yield from streams.collect()
         tiles = [np.flatnonzero(d.needed[rank] | d.halo[rank]).astype(np.int32) for d in demands]
         views = range(len(works))
         found, places = zip(*(self._slots(streams, v, demands[v], tiles[v]) for v in views))
         host_slots = _stack(found)
         slots = self.backend.to_device(host_slots)
         image, _ = self.backend.compose(pool, slots, self.background)
-        self._fetch_halo(image, works, held, demands, tiles)
+        yield from self._fetch_halo(image, works, held, demands, tiles)
         layers = Layers(streams, pool, slots, host_slots, places)
         ends = np.cumsum([0, *map(len, tiles)])
         composed = []
@@ -86,7 +86,7 @@ class PixelCompositor(Compositor):
                         sides = strips(demand.supervised[taker], work.camera)[found]
                         route[other].append((rows, sides))
         sent, got = (make_route(self.backend, route) for route in routes)
-        move(self.backend, self.exchange, "halo", image, sent, image, got)
+        yield from move(self.backend, self.exchange, "halo", image, sent, image, got)
 
     def _judge(self, works, composed, tell=False):
         """Fill what Compositor.backward asks for where views have masks. tell: parts of other
@@ -104,7 +104,7 @@ class PixelCompositor(Compositor):
             dark[slots[shown]] = (view.residuals[:, :-1] < work.masks.threshold)[shown]
             start = chosen.stop
         if tell:
-            streams.give_back_flags(dark)
+            yield from streams.give_back_flags(dark)
         for work, flags in zip(works, streams.split(dark)):
             for part, saturated in zip(work.parts, flags):
                 part.saturated = saturated

@@ -50,11 +50,13 @@ def move(backend, exchange, kind, source, sent, out, got, half=False, scale=1.0)
     """Send pieces of source (s, planes, 256) along a route and put what comes into out.
 
     sent, got: Route; half, scale: as Backend.pack has them; what comes is divided by scale.
-    Collective.
+    Collective; a generator, see mpi.pipeline. So are those that use it.
     """
     items, _ = stream_items(backend.real, source.shape[1], half)
     flat = backend.pack(source, sent.table, int(sent.pixels.sum()), half, scale)
-    flat, _ = exchange.alltoallv(kind, flat, items * sent.pixels, items * got.pixels)
+    pending = exchange.start_alltoallv(kind, flat, items * sent.pixels, items * got.pixels)
+    yield
+    flat, _ = pending.wait()
     backend.unpack(flat, got.table, out, half, 1 / scale)
 
 
@@ -124,7 +126,7 @@ class Streams:
             return pool
         if any(work.camera.width % 16 or work.camera.height % 16 for work in works):
             pool[self.own :, :3], pool[self.own :, 3] = 0, 1  # outside the image
-        self._move("streams", pool, self.sent, self.got, 1.0)
+        yield from self._move("streams", pool, self.sent, self.got, 1.0)
         return pool
 
     def give_back(self, rows):
@@ -136,23 +138,26 @@ class Streams:
         """
         if self.layout.ranks > 1:
             values = max(3 * work.camera.width * work.camera.height for work in self.works)
-            self._move("streams back", rows, self.got, self.sent, 2.0 ** (values.bit_length() - 1))
+            scale = 2.0 ** (values.bit_length() - 1)
+            yield from self._move("streams back", rows, self.got, self.sent, scale)
 
     def give_back_flags(self, flags):
         """Send a bit a tile the same way. flags: (pool rows,) bool on the host; own rows whose
         tiles are composed elsewhere are filled. Collective."""
         bits = [np.packbits(flags[rows]) for rows in self.got_rows]
         sizes = [-(-len(rows) // 8) for rows in self.sent_rows]
-        flat, _ = self.exchange.alltoallv(
+        pending = self.exchange.start_alltoallv(
             "bitmaps", np.concatenate(bits), np.array(list(map(len, bits)), np.int64),
             np.array(sizes, np.int64),
         )
+        yield
+        flat, _ = pending.wait()
         for rows, part in zip(self.sent_rows, np.split(flat, np.cumsum(sizes)[:-1])):
             flags[rows] = np.unpackbits(part, count=len(rows))
 
     def _move(self, kind, tiles, sent, got, scale):
-        move(self.backend, self.exchange, kind, tiles, sent, tiles, got, self.half,
-             scale if self.half else 1.0)
+        return move(self.backend, self.exchange, kind, tiles, sent, tiles, got, self.half,
+                    scale if self.half else 1.0)
 
     def slots(self, view, tiles, order):
         """Rows of the pool that show in tiles of a view, front to back.

@@ -53,11 +53,11 @@ def evaluate(renderer, gaussians, views, cache, degree, chunk, folder=None, pict
             photo = photos[batch[i].index]
             found[start + i] = psnr(image, photo), ssim(image, photo)
             if folder is not None and start + i in shown:
-                side_by_side(folder / f"{_picture_name(batch[i].name)}.png", photo, image)
+                side_by_side(folder / f"{picture_name(batch[i].name)}.png", photo, image)
     found = renderer.exchange.allreduce("evaluation", found)
     return Quality(*found.mean(0).tolist(), found)
 
 
-def _picture_name(name):
+def picture_name(name):
     """File name of a view's picture: its name without folders and ending."""
     return name.replace("\\", "/").replace("/", "__").rsplit(".", 1)[0]

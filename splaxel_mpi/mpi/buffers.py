@@ -49,3 +49,19 @@ class Buffer:
         size = max(SMALLEST, min(int(nbytes * HEADROOM), KEPT_BYTES))
         self._memory = self._allocate(-(-size // 16) * 16)
         self._uses = self._largest = 0
+
+
+class Buffers:
+    """Buffers of one kind of memory: every exchange under way has its own."""
+
+    def __init__(self, allocate):
+        """allocate: see Buffer."""
+        self._allocate, self._free = allocate, []
+
+    def take(self):
+        """A Buffer that is nobody else's until it is given back."""
+        return self._free.pop() if self._free else Buffer(self._allocate)
+
+    def give_back(self, buffer):
+        """Its exchange is over."""
+        self._free.append(buffer)

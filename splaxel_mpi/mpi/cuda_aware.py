@@ -3,12 +3,13 @@
 from . import probe
 from .buffers import KEPT_BYTES
 from .device_arrays import DeviceExchange
-from .host import nothing, sendable, starts
+from .host import starts
+from .pending import Reached
 from .world import first_of
 
 
 class CudaAwareExchange(DeviceExchange):
-    """Device pointers to MPI: blocking calls on contiguous basic types.
+    """Device pointers to MPI: messages and blocking calls, of contiguous basic types.
 
     Buffers of the exchange's own keep the number of allocations that peers map constant; what
     is larger than they become goes straight from and to the caller's arrays.
@@ -36,11 +37,13 @@ class CudaAwareExchange(DeviceExchange):
 
         return cupy.empty(nbytes, cupy.uint8)
 
-    def _sending(self, data, counts, out, received):
+    def _sending(self, data, counts, out, received, tag):
         sent, arriving = self._of_others(counts), self._of_others(received)
         largest = max(sent.sum(), arriving.sum()) * data.itemsize
         if not self._on_device(data) or largest <= KEPT_BYTES:
-            return super()._sending(data, counts, out, received)
-        send = [sendable(data), (sent, starts(counts))]
-        receive = [sendable(out), (arriving, starts(received))]
-        return lambda: self.comm.Alltoallv(send, receive), nothing
+            yield from super()._sending(data, counts, out, received, tag)
+            return
+        yield Reached(self._mark(), travels=False)
+        yield from self._messages(
+            data, sent, starts(counts), out, arriving, starts(received), tag
+        )

@@ -1,11 +1,10 @@
 """What the transports of device arrays share."""
 
-from contextlib import contextmanager
-
 import numpy as np
 
-from .buffers import Buffer
-from .host import HostExchange, nothing, sendable, starts
+from .buffers import Buffers
+from .host import TAGS, HostExchange, sendable, starts
+from .pending import Reached
 
 
 class DeviceExchange(HostExchange):
@@ -14,16 +13,14 @@ class DeviceExchange(HostExchange):
     What comes back is of the kind that was given. Device data goes through two buffers of the
     exchange's own, of the memory that ``_allocate`` gives, where the segments for other ranks
     lie side by side; what a rank sends itself is copied on the device. Work runs on the current
-    CuPy stream, which must be the same for all calls. ``seconds`` begin once the stream has
-    reached the exchange: what is prepared before that costs nothing while the device computes.
+    CuPy stream, which must be the same for all calls. MPI gets the data once the stream has
+    reached the exchange, at the next look or wait after that: figures begin there, since what is
+    prepared before costs nothing while the device computes.
     """
-
-    # whether the copies to and from the buffers are part of the way to other ranks
-    copies_travel = False
 
     def __init__(self, comm, measure_wait=False):
         super().__init__(comm, measure_wait)
-        self._outgoing, self._incoming = Buffer(self._allocate), Buffer(self._allocate)
+        self._outgoing, self._incoming = Buffers(self._allocate), Buffers(self._allocate)
 
     @classmethod
     def unfit(cls, comm, backend):
@@ -47,87 +44,92 @@ class DeviceExchange(HostExchange):
         return not isinstance(data, np.ndarray)
 
     @staticmethod
-    def _wait_for_stream():
-        """Until all work of the current stream is done: MPI does not know of streams."""
+    def _mark():
+        """An event in the current stream: all that has been given to it so far."""
         import cupy
 
-        cupy.cuda.get_current_stream().synchronize()
+        event = cupy.cuda.Event()
+        event.record()
+        return event
 
-    @contextmanager
-    def _timed(self, kind, data):
+    def start_allgather(self, kind, data):
+        """See Exchange. Device arrays are there at once: MPI's own calls move them."""
+        pending = super().start_allgather(kind, data)
         if self._on_device(data):
-            self._wait_for_stream()  # computing is not communication
-        with super()._timed(kind, data):
-            yield
+            pending.wait()
+        return pending
 
-    def _sending(self, data, counts, out, received):
+    def start_allgatherv(self, kind, data, counts):
+        """See Exchange. As start_allgather."""
+        pending = super().start_allgatherv(kind, data, counts)
+        if self._on_device(data):
+            pending.wait()
+        return pending
+
+    def _sending(self, data, counts, out, received, tag):
         if not self._on_device(data):
-            return super()._sending(data, counts, out, received)
+            yield from super()._sending(data, counts, out, received, tag)
+            return
         sent, arriving = self._of_others(counts), self._of_others(received)
-        return self._through_buffers(
-            self._around_own(data, counts),
-            self._around_own(out, received),
-            self.comm.Alltoallv,
-            (sent, starts(sent)),
-            (arriving, starts(arriving)),
-        )
 
-    def _gathering(self, data, out):
+        def move(outgoing, incoming):
+            return self._messages(
+                outgoing, sent, starts(sent), incoming, arriving, starts(arriving), tag
+            )
+
+        pieces, places = self._around_own(data, counts), self._around_own(out, received)
+        yield from self._through_buffers(pieces, places, move)
+
+    def _gathering(self, data, out, tag):
         if not self._on_device(data):
-            return super()._gathering(data, out)
-        return self._through_buffers([data.reshape(-1)], [out.reshape(-1)], self.comm.Allgather)
+            yield from super()._gathering(data, out, tag)
+            return
 
-    def _gathering_all(self, data, out, counts):
+        def move(outgoing, incoming):
+            yield from self._meeting(tag + TAGS)
+            self.comm.Allgather(sendable(outgoing), sendable(incoming))
+
+        yield from self._through_buffers([data.reshape(-1)], [out.reshape(-1)], move)
+
+    def _gathering_all(self, data, out, counts, tag):
         if not self._on_device(data):
-            return super()._gathering_all(data, out, counts)
-        return self._through_buffers(
-            [data], [out], self.comm.Allgatherv, None, (counts, starts(counts))
-        )
+            yield from super()._gathering_all(data, out, counts, tag)
+            return
 
-    def _through_buffers(self, pieces, places, call, sent=None, arriving=None):
-        """(move, finish): bring flat device arrays side by side into one buffer, call MPI, and
-        spread what came into the other over ``places``. sent, arriving: counts and starts."""
+        def move(outgoing, incoming):
+            yield from self._meeting(tag + TAGS)
+            arriving = [sendable(incoming), (counts, starts(counts))]
+            self.comm.Allgatherv(sendable(outgoing), arriving)
+
+        yield from self._through_buffers([data], [out], move)
+
+    def _through_buffers(self, pieces, places, move):
+        """Steps: bring flat device arrays side by side into one buffer, move (function of two
+        arrays that returns steps) it, and spread what came into the other over ``places``."""
         dtype = pieces[0].dtype
-        outgoing = self._outgoing.take(sum(map(len, pieces)), dtype)
-        incoming = self._incoming.take(sum(map(len, places)), dtype)
-        there, back = list(_paired(pieces, outgoing)), list(_paired(places, incoming))
-        send = [sendable(outgoing), sent] if sent else sendable(outgoing)
-        receive = [sendable(incoming), arriving] if arriving else sendable(incoming)
+        buffers = self._outgoing.take(), self._incoming.take()
+        outgoing, incoming = (
+            buffer.take(sum(map(len, arrays)), dtype)
+            for buffer, arrays in zip(buffers, (pieces, places))
+        )
+        yield from self._bring_in(list(_paired(pieces, outgoing)))
+        yield from move(outgoing, incoming)
+        yield from self._bring_out(list(_paired(places, incoming)))
+        self._outgoing.give_back(buffers[0])
+        self._incoming.give_back(buffers[1])
 
-        def copy_in():
-            for piece, part in there:
-                self._copy_in(piece, part)
+    def _bring_in(self, pairs):
+        """Steps: copy device arrays to their parts of a buffer. A buffer that another exchange
+        has used is free again, in the order of the stream, once its first gate is open."""
+        for piece, part in pairs:
+            part[...] = piece
+        yield Reached(self._mark(), travels=False)
 
-        def copy_out():
-            for place, part in back:
-                self._copy_out(part, place)
-
-        if not self.copies_travel:
-            copy_in()
-            return lambda: call(send, receive), copy_out
-
-        def move():
-            copy_in()
-            call(send, receive)
-            copy_out()
-
-        return move, nothing
-
-    @staticmethod
-    def _copy_in(piece, part):
-        """From device array to buffer, on the current stream."""
-        part[...] = piece
-
-    @staticmethod
-    def _copy_out(part, place):
-        """From buffer to device array, on the current stream."""
-        place[...] = part
-
-    def _of_others(self, counts):
-        """counts with nothing for this rank."""
-        counts = counts.copy()
-        counts[self.comm.rank] = 0
-        return counts
+    def _bring_out(self, pairs):
+        """Steps: copy parts of a buffer to their device arrays."""
+        for place, part in pairs:
+            place[...] = part
+        yield from ()
 
     def _around_own(self, data, counts):
         """What lies before and after this rank's own segment."""

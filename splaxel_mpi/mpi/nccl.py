@@ -1,11 +1,10 @@
 """Exchange of device arrays by NCCL, for clusters whose MPI takes no device memory."""
 
 import warnings
-from contextlib import contextmanager
 
 from .device import identity
 from .device_arrays import DeviceExchange
-from .host import nothing, starts
+from .host import starts
 from .world import first_of
 
 INSTALL = "install it (pip install 'splaxel-mpi[nccl]')"
@@ -13,21 +12,48 @@ INSTALL = "install it (pip install 'splaxel-mpi[nccl]')"
 PENDING = 256
 
 
-class NcclExchange(DeviceExchange):
-    """Device arrays by NCCL on the current CuPy stream; counts and numpy arrays by MPI.
+class InStream:
+    """An exchange in NCCL's stream: what Pending is for MPI."""
 
-    A call returns once it is in the stream: what uses the result comes after it there. Its
-    ``seconds`` are those of the device, from the moment at which the stream reached it.
+    def __init__(self, exchange, kind, move, result, held):
+        """move: function that gives the calls to the stream; held: arrays that they use, whose
+        memory must not become another array's before they are over."""
+        self._exchange, self._kind, self._result, self._held = exchange, kind, result, held
+        exchange._hold(exchange._mark())
+        self._number = exchange.watch.begin()
+        began = exchange._mark_there()
+        exchange._meet()
+        met = exchange._mark_there()
+        move()
+        self._events = began, met, exchange._mark_there()
+
+    def wait(self):
+        """The result. The host does not wait: the current stream does, for what comes next."""
+        if self._held is not None:
+            reached = self._exchange._mark()
+            with self._exchange.watch.blocked(self._number):
+                self._exchange._release(self._events[-1])
+            self._exchange._remember(self._kind, reached, *self._events)
+            self._held = None
+        return self._result
+
+
+class NcclExchange(DeviceExchange):
+    """Device arrays by NCCL in a stream of their own, counts and numpy arrays by MPI.
+
+    Events order that stream and the current one, so no call waits on the host. Figures are those
+    of the device: ``seconds`` is how long the current stream stood still.
     """
 
     name = "nccl"
 
     def __init__(self, comm, measure_wait=False):
-        self._pending = []  # (kind, event before, event after)
+        self._timings = []  # (kind, where the stream began to wait, began, met, done)
         super().__init__(comm, measure_wait)
         self._library = library = _load()
         key = comm.bcast(library.get_unique_id() if comm.rank == 0 else None)
         self._nccl = library.NcclCommunicator(comm.size, key, comm.rank)
+        self._made = self._tokens = None  # the stream; a byte of this rank and of all
 
     @classmethod
     def unfit(cls, comm, backend):
@@ -46,67 +72,84 @@ class NcclExchange(DeviceExchange):
                 return f"it needs a GPU for each rank, but ranks {first} and {rank} share {name}"
         return None
 
-    @property
-    def seconds(self):
-        """See Exchange. Waits for what is still in the stream."""
-        self._settle()
-        return self._seconds
-
-    @seconds.setter
-    def seconds(self, value):
-        self._seconds = value
+    def _remember(self, *timing):
+        if len(self._timings) >= PENDING:
+            self._settle()
+        self._timings.append(timing)
 
     def _settle(self):
-        pending, self._pending = self._pending, []
-        for kind, before, after in pending:
-            self._seconds[kind] += self._elapsed(before, after)
+        """See HostExchange. Waits for what is still in the stream."""
+        timings, self._timings = self._timings, []
+        for kind, reached, began, met, done in timings:
+            still, unmet = (max(0.0, self._elapsed(reached, end)) for end in (done, met))
+            way = self._elapsed(met if self.measure_wait else began, done)
+            self.count(kind, still, way, unmet)
 
-    @contextmanager
-    def _timed(self, kind, data):
+    def _begin(self, kind, data, steps, result):
         if not self._on_device(data):
-            with super()._timed(kind, data):
-                yield
-            return
+            return super()._begin(kind, data, steps, result)
+        return InStream(self, kind, steps, result, (data, result))
+
+    def _meet(self):
+        """Let the stream wait for all ranks, where such waiting is measured."""
         if self.measure_wait:
-            with super()._timed(kind, data):
-                pass
-        if len(self._pending) >= PENDING:
-            self._settle()
-        before = self._mark()
-        yield
-        self._pending.append((kind, before, self._mark()))
+            own, all_ranks = (self._address(token) for token in self._own_tokens())
+            self._nccl.allGather(own, all_ranks, 1, self._library.NCCL_UINT8, self._stream())
+
+    def _own_tokens(self):
+        """What ranks send when they meet: (1,) and (ranks,) bytes."""
+        self._tokens = self._tokens or (self._allocate(1), self._allocate(self.comm.size))
+        return self._tokens
 
     @staticmethod
-    def _mark():
-        """An event in the current stream."""
+    def _allocate(nbytes):
         import cupy
 
-        event = cupy.cuda.Event()
-        event.record()
-        return event
+        return cupy.empty(nbytes, cupy.uint8)
 
     @staticmethod
     def _elapsed(before, after):
-        """Seconds between two events."""
+        """Seconds between two events, negative where the second came first."""
         import cupy
 
+        before.synchronize()
         after.synchronize()
         return cupy.cuda.get_elapsed_time(before, after) / 1e3
 
-    @staticmethod
-    def _stream():
-        """Address of the current stream."""
+    def _own(self):
+        """The stream of NCCL's calls, made at the first, when the device is chosen."""
         import cupy
 
-        return cupy.cuda.get_current_stream().ptr
+        self._made = self._made or cupy.cuda.Stream(non_blocking=True)
+        return self._made
+
+    def _stream(self):
+        """Its address."""
+        return self._own().ptr
+
+    def _hold(self, event):
+        """Let NCCL's stream wait for an event of the current one."""
+        self._own().wait_event(event)
+
+    def _mark_there(self):
+        """An event in NCCL's stream."""
+        return self._own().record()
+
+    @staticmethod
+    def _release(event):
+        """Let the current stream wait for an event of NCCL's."""
+        import cupy
+
+        cupy.cuda.get_current_stream().wait_event(event)
 
     @staticmethod
     def _address(array):
         return array.data.ptr
 
-    def _sending(self, data, counts, out, received):
+    def _sending(self, data, counts, out, received, tag):
+        """Of device arrays: a function that gives the calls to the stream. So do the others."""
         if not self._on_device(data):
-            return super()._sending(data, counts, out, received)
+            return super()._sending(data, counts, out, received, tag)
         size = data.itemsize
         return self._exchanging(
             self._address(data), starts(counts) * size, counts * size,
@@ -130,20 +173,18 @@ class NcclExchange(DeviceExchange):
                 function(*arguments)
             self._library.groupEnd()
 
-        return move, nothing
+        return move
 
-    def _gathering(self, data, out):
+    def _gathering(self, data, out, tag):
         if not self._on_device(data):
-            return super()._gathering(data, out)
-        if not data.nbytes:
-            return nothing, nothing
+            return super()._gathering(data, out, tag)
         arguments = self._address(data), self._address(out), data.nbytes
         kind, stream = self._library.NCCL_UINT8, self._stream()
-        return lambda: self._nccl.allGather(*arguments, kind, stream), nothing
+        return lambda: data.nbytes and self._nccl.allGather(*arguments, kind, stream)
 
-    def _gathering_all(self, data, out, counts):
+    def _gathering_all(self, data, out, counts, tag):
         if not self._on_device(data):
-            return super()._gathering_all(data, out, counts)
+            return super()._gathering_all(data, out, counts, tag)
         begin, size, rank = starts(counts), data.itemsize, self.comm.rank
         out[begin[rank] : begin[rank] + len(data)] = data
         own = counts * 0 + data.nbytes  # the same to everybody

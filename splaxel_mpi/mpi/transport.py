@@ -91,7 +91,7 @@ def _tried(kind, backend, comm, measure_wait):
     mistake = first_of(comm, mistake)
     if mistake:
         return None, mistake
-    for figures in (exchange.bytes, exchange.seconds, exchange.waited):
+    for figures in (exchange.bytes, exchange.seconds, exchange.waited, exchange.flight):
         figures.clear()
     return exchange, None
 

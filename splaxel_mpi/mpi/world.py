@@ -41,14 +41,14 @@ def init():
     """Start MPI, if it is not, and return COMM_WORLD.
 
     From here on an uncaught exception of any rank, in any of its threads, ends the whole job;
-    a crash below Python (a segmentation fault) shows where it was; a clean exit finalizes. Only
-    the main thread may call MPI. Raises UserError without MPI or when the launcher started more
-    processes than the library sees.
+    a crash below Python (a segmentation fault) shows where it was; a clean exit finalizes.
+    Threads but for the main one may call MPI only where calls_of_threads allows it. Raises
+    UserError without MPI or when the launcher started more processes than the library sees.
     """
     global _ending
     MPI = load_mpi()
     if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)  # see pending.Carrier; it may give less
         atexit.register(_finalize)
     comm = MPI.COMM_WORLD
     problem = launcher.mismatch(comm.size, library_name(MPI))
@@ -66,6 +66,12 @@ def init():
 def node_comm(comm):
     """Communicator of the ranks of comm on this node, in their order; free it after use."""
     return comm.Split_type(load_mpi().COMM_TYPE_SHARED, comm.rank)
+
+
+def calls_of_threads():
+    """Whether MPI, once started, allows calls of several threads at a time."""
+    MPI = load_mpi()
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
 def cores_per_rank(comm):

@@ -25,7 +25,9 @@ from ..scene.ply import write_ply
 from ..schedule import make_scheduler
 from ..schedule.costs import CostFit
 from ..schedule.predictor import WorkPredictor
+from ..visibility.counts import ViewCounts
 from ..visibility.saturation import make_saturation
+from .accounts import Accounts
 from .budget import make_budget
 from .folder import open_folder
 from .forecast import cells_of_views
@@ -149,7 +151,7 @@ def prepare(config, resume, world, data, cache, folder):
     if isinstance(trainer.steps, OneRank):
         trainer.photos = DeviceImages(cache, world.backend)
         guard.every = guard.SELDOM
-    trainer.recorder = _recorder(config, world, folder, state, stored)
+    trainer.recorder = _recorder(trainer, folder, stored)
     trainer.scheduler = _scheduler(trainer, stored)
     facts = dict(
         seed=config.run.seed,
@@ -224,14 +226,18 @@ def make_renderer(config, world, tree, state, boxes):
     )
 
 
-def _recorder(config, world, folder, state, stored):
+def _recorder(trainer, folder, stored):
     """Recorder that continues the files of a resumed run."""
+    config, world, state = trainer.config, trainer.world, trainer.state
+    renderer, near = trainer.renderer, config.render.near
+    counts = ViewCounts(trainer.views, lambda: renderer.layout, trainer.boxes, near)
+    accounts = Accounts(renderer, counts, world.node)
     resumed = state.images_seen if stored else None
     series = Series(folder / "metrics.h5", world.rank, resumed)
     progress = Progress(
         config.train.images, state.images_seen, is_rank0=world.is_root, every=config.log.every
     )
-    recorder = Recorder(world, series, progress, config.train)
+    recorder = Recorder(world, series, progress, accounts, config)
     if stored:
         recorder.restore(stored.order)
     return recorder

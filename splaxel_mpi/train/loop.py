@@ -1,5 +1,7 @@
 """The training loop: step after step, with what happens now and then in between."""
 
+from contextlib import contextmanager
+
 from ..evaluate.heldout import evaluate
 from ..partition.balance import rebalance
 from ..partition.layout import Layout
@@ -69,23 +71,36 @@ class Trainer:
         upcoming = self.scheduler.batch(before + size, min(self.batch, total - before - size))
         with self.renderer.timers("photographs"):
             photos = self.photos.fetch(sorted(set(indices)), sorted(set(upcoming)))
-        views, began = [self.views[i] for i in indices], self._computed()
+        views = [self.views[i] for i in indices]
         chunks = self.scheduler.chunks(before, size)
-        shares = self.steps.step(self.state, views, photos, self.degree, chunks)
-        self.scheduler.timed(self._computed() - began)
+        with self._timed():
+            shares = self.steps.step(self.state, views, photos, self.degree, chunks)
         self.recorder.add(views, shares)
+        self.recorder.accounts.counts.end_batch(chunks or [self.config.train.chunk] * size)
         with self.renderer.timers("guard"):
             self.guard.watch(views, self.state.images_seen, self.renderer.take_gradient_sums())
             self.guard.hear(shares)
 
     def observe(self, view, work):
-        """Tell the scheduler what this rank drew in a view, compose.base.ViewWork."""
+        """Tell the scheduler and the accounts what this rank drew in a view,
+        compose.base.ViewWork."""
         self.scheduler.observe(view.index, *observed(work))
+        self.recorder.accounts.counts.add(view, work)
 
-    def _computed(self):
+    @contextmanager
+    def _timed(self):
+        """Tell the scheduler what this rank computed in a with block, where it asks for it: a
+        device is waited for."""
+        if not self.config.schedule.measured:
+            yield
+            return
+        began = self.computed()
+        yield
+        self.scheduler.timed(self.computed() - began)
+
+    def computed(self):
         """Seconds of stages less those inside collectives, for differences."""
-        stages = sum(self.renderer.timers.seconds.values())
-        return stages - sum(self.world.exchange.seconds.values())
+        return self.renderer.timers.computed()
 
     def _events(self, before, after):
         """What lies between two image counts."""
@@ -117,10 +132,11 @@ class Trainer:
 
     def store(self):
         """Write a checkpoint; nothing that is not finite gets into one. Collective."""
-        self.check_numbers(look=True)
-        # a resumed run makes its boxes here, so the unbroken one does
-        self.update_boxes(self.boxes.update)
-        self.save(self)
+        with self.recorder.accounts.apart("checkpoint"):
+            self.check_numbers(look=True)
+            # a resumed run makes its boxes here, so the unbroken one does
+            self.update_boxes(self.boxes.update)
+            self.save(self)
 
     def check_numbers(self, look):
         """Let ranks agree that all numbers are finite, see Guard.settle. Collective."""
@@ -188,13 +204,14 @@ class Trainer:
         if not self.test:
             return None
         self.settle()
-        return evaluate(
-            self.renderer,
-            self.state.gaussians,
-            [self.views[i] for i in self.test],
-            self.cache,
-            self.degree,
-            self.config.train.chunk,
-            folder,
-            self.config.evaluate.pictures if folder is not None else 0,
-        )
+        with self.recorder.accounts.apart("evaluate"):
+            return evaluate(
+                self.renderer,
+                self.state.gaussians,
+                [self.views[i] for i in self.test],
+                self.cache,
+                self.degree,
+                self.config.train.chunk,
+                folder,
+                self.config.evaluate.pictures if folder is not None else 0,
+            )

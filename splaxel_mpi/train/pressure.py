@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 def relieve(trainer):
     """After a step: where a rank had to use its reserve, let the next steps need less.
 
-    First the views of a batch are taken one by one (train.chunk = 1); where they are already,
+    First the views of a batch are taken one by one (chunk and in_flight are 1); where they are,
     the scene stops growing. Without room for a new reserve the run ends here, with a
     checkpoint. Collective; the host backend has no reserve. Raises UserError.
     """
@@ -25,8 +25,8 @@ def relieve(trainer):
         text = _advice(trainer, "no room for a view is left beside the Gaussians")
         raise UserError(text + _store(trainer))
     if trainer.steps.shrink():
-        log.warning("memory is full after image %d: train.chunk is 1 from here on",
-                    state.images_seen)
+        log.warning("memory is full after image %d: train.chunk and train.in_flight are 1 from "
+                    "here on", state.images_seen)
     else:
         state.budget.rank = max(1, len(state.gaussians))
 
@@ -55,7 +55,7 @@ def _advice(trainer, what):
     return (
         f"out of memory after image {state.images_seen} ({what}): this rank holds "
         f"{len(state.rows)} Gaussians, {state.budget.rank} were thought to fit; use more ranks, "
-        "lower train.chunk or backend.memory, or set densify.limit"
+        "lower train.chunk, train.in_flight or backend.memory, or set densify.limit"
     )
 
 

@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from ..errors import UserError
+from .accounts import line
 
 log = logging.getLogger(__name__)
 
@@ -19,18 +20,20 @@ TILE_COUNTS = ("tiles/drawn", "tiles/masked", "tiles/flipped")
 class Recorder:
     """Collects shares of losses and writes one row of metrics at each report.
 
-    series: evaluate.series.Series; progress: progress.Progress.
+    series: evaluate.series.Series; progress: progress.Progress; accounts: accounts.Accounts;
+    config: config.Config.
     """
 
-    def __init__(self, world, series, progress, settings):
+    def __init__(self, world, series, progress, accounts, config):
         self.world, self.series, self.progress = world, series, progress
-        self.ssim_weight = settings.ssim_weight
+        self.accounts, self.full = accounts, config.log.ranks
+        self.ssim_weight = config.train.ssim_weight
         self.shares, self.views = [], []
         self.start = self.last = time.perf_counter()
         self.spent = self.moved = 0  # seconds and bytes of the run before this process
         self.images, self.shown, self.initial_psnr = 0, {}, math.nan
         self.visible = 0  # splats of all views reported by this process, over all ranks
-        self.before = self._totals()
+        self.detail = None  # second line of a report
 
     def add(self, views, shares):
         """Keep the views of a batch until the next report, and this rank's shares (k, 3) of
@@ -41,7 +44,7 @@ class Recorder:
 
     def tick(self, images_seen):
         """Move the progress bar, with the figures of the last report."""
-        self.progress.update(images_seen, **self.shown)
+        self.progress.update(images_seen, self.detail, **self.shown)
 
     @property
     def images_per_second(self):
@@ -69,6 +72,7 @@ class Recorder:
             self.initial_psnr = quality.psnr
             self.quality(quality, 0)
         self.start = self.last = time.perf_counter()
+        self.accounts.start()
 
     def total_bytes(self):
         """Bytes that all ranks sent to others in the run so far. Collective."""
@@ -84,7 +88,8 @@ class Recorder:
         losses = exchange.allreduce("figures", np.concatenate(self.shares))
         losses = losses[np.isfinite(losses).all(1)]
         l1, dissimilarity, error = losses.mean(0) if len(losses) else (math.nan,) * 3
-        names, ranks = self._gather(self._rank_figures(state, renderer))
+        accounts, job = self.accounts.take(len(self.views))
+        names, ranks = self._gather(dict(self._rank_figures(state, renderer), **accounts))
         self.visible += int(ranks[:, names.index("visible")].sum())
         if self.world.is_root:
             row = dict(
@@ -97,6 +102,7 @@ class Recorder:
                 psnr=-10 * math.log10(max(error, 1e-12)),
                 images_per_second=len(self.views) / (time.perf_counter() - self.last),
                 **figures,
+                **job,
             )
             row.update(self._spread(names, ranks))
             if TILE_COUNTS[0] in names:
@@ -113,6 +119,7 @@ class Recorder:
             self.shown = dict(
                 loss=row["loss"], psnr=row["psnr"], gaussians=gaussians, ghosts=share
             )
+            self.detail = line(dict(zip(names, ranks.mean(0))), job)
         self.views, self.shares, self.last = [], [], time.perf_counter()
 
     def check_visible(self, state):
@@ -124,19 +131,8 @@ class Recorder:
                 "than render.near; see that points and poses are of one frame and unit"
             )
 
-    def _totals(self):
-        """Cumulative figures of the exchange: seconds, seconds waited, bytes by kind."""
-        exchange = self.world.exchange
-        kinds = {f"bytes/{kind}": count for kind, count in sorted(exchange.bytes.items())}
-        seconds, waited = sum(exchange.seconds.values()), sum(exchange.waited.values())
-        return {"communication": seconds, "wait": waited, **kinds}
-
     def _rank_figures(self, state, renderer):
         """This rank's figures since the last report, by name."""
-        totals = self._totals()
-        since = {name: value - self.before.get(name, 0) for name, value in totals.items()}
-        self.before = totals
-        stages = renderer.timers.take()
         visible, ghosts = renderer.take_counts()
         tiles = {}
         if renderer.saturation:
@@ -147,13 +143,10 @@ class Recorder:
             "visible": visible,
             "ghosts": ghosts,
             **tiles,
-            "compute": sum(stages.values()) - since["communication"],
             "store": state.nbytes,
             "fits": state.budget.rank,
             **self.world.backend.memory.figures(),
             "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            **{f"seconds/{name}": value for name, value in sorted(stages.items())},
-            **since,
         }
 
     def _gather(self, local):
@@ -167,11 +160,13 @@ class Recorder:
         values = np.array([local.get(name, 0) for name in names], np.float64)
         return names, self.world.exchange.allgather("figures", values)
 
-    @staticmethod
-    def _spread(names, ranks):
-        """Minimum, mean and maximum over ranks of each figure."""
+    def _spread(self, names, ranks):
+        """Minimum, mean and maximum over ranks of each figure, and all where asked for."""
         return {
-            name: dict(min=column.min(), mean=column.mean(), max=column.max())
+            name: dict(
+                min=column.min(), mean=column.mean(), max=column.max(),
+                **(dict(full=column) if self.full else {}),
+            )
             for name, column in zip(names, ranks.T)
         }
 

@@ -1,12 +1,15 @@
 """From Gaussians to composed pixels and back, for the views of one chunk."""
 
+from copy import copy
+
 import numpy as np
 
 from ..backends.base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 from ..compose.base import ViewWork
 from ..compose.boundary import Exact
 from ..compose.ghosts import Ghosts
-from .timers import Timers
+from ..mpi.pipeline import alone
+from .timers import make_timers
 
 
 class Renderer:
@@ -27,7 +30,7 @@ class Renderer:
         self.ghosts = Ghosts(backend, exchange, layout, self.boundary.ghosts)
         self.near, self.stop, self.saturation, self.layout = near, stop, saturation, layout
         self.set_layout(layout)
-        self.timers = Timers()
+        self.timers = make_timers(backend)
         self.ghost_count = self.visible_count = 0
         self.absolute = False
         self.gradient_sums = []  # of the splat gradients of each view, for the guard
@@ -43,8 +46,12 @@ class Renderer:
         """Columns of a splat gradient."""
         return ABSOLUTE_GRADIENT if self.absolute else SPLAT_GRADIENT
 
-    def draw(self, gaussians, cameras, degree, rules, indices=None):
-        """Render a chunk of views.
+    def draw(self, *arguments):
+        """drawing, with nothing beside it."""
+        return alone(self.drawing(*arguments))
+
+    def drawing(self, gaussians, cameras, degree, rules, indices=None):
+        """Render a chunk of views; a generator, see mpi.pipeline.
 
         gaussians: this rank's, grouped by cell as in the layout; cameras: list of Camera;
         degree: SH bands used; rules: one of visibility.demand for each camera; indices: of
@@ -54,25 +61,27 @@ class Renderer:
         with self.timers("project"):
             works = [self._project(gaussians, camera, degree) for camera in cameras]
         if self.saturation and indices is not None:
-            with self.timers("masks"):
-                self.saturation.share(works, indices, self.exchange, self.layout)
-        with self.timers("ghosts"):
-            self.ghosts.send(works)
-        self.ghost_count += self.ghosts.count()
+            share = self.saturation.share(works, indices, self.exchange, self.layout)
+            yield from self.timers.over("masks", share)
+        ghosts = copy(self.ghosts)  # knows the way back of this chunk
+        yield from self.timers.over("ghosts", ghosts.send(works))
+        self.ghost_count += ghosts.count()
         for work in works:
+            work.routed = ghosts
             limits = self.boundary.limits(self.layout, work.camera)
             for part, (box, covered) in zip(work.parts, limits):
                 self._rasterize(work, part, box, covered)
-        with self.timers("compose"):
-            return works, self.compositor.compose(works, rules)
+            self.exchange.progress()
+        compose = self.compositor.compose(works, rules)
+        return works, (yield from self.timers.over("compose", compose))
 
-    def back_propagate(self, gaussians, works, composed, gradients, degree, out):
-        """Carry dL/dC to the parameters.
+    def back_propagating(self, gaussians, works, composed, gradients, degree, out):
+        """Carry dL/dC to the parameters; a generator, see mpi.pipeline.
 
         gradients: per view (n, 3, 256) on composed.tiles; out: Gradients, added to. Collective.
         """
-        with self.timers("compose back"):
-            seeds = self.compositor.backward(works, composed, gradients)
+        backward = self.compositor.backward(works, composed, gradients)
+        seeds = yield from self.timers.over("compose back", backward)
         if self.saturation and works[0].masks is not None:
             with self.timers("masks"):
                 self.saturation.judge(works, composed, self.layout, self.backend)
@@ -81,8 +90,9 @@ class Renderer:
                 [self._rasterize_backward(work, part, seed) for part, seed in zip(work.parts, s)]
                 for work, s in zip(works, seeds)
             ]
-        with self.timers("ghosts"):
-            self.ghosts.give_back(works, rows, self.gradient_width)
+        self.exchange.progress()
+        give_back = works[0].routed.give_back(works, rows, self.gradient_width)
+        yield from self.timers.over("ghosts back", give_back)
         self.gradient_sums += [_sum(work.gradient) for work in works]
         with self.timers("project back"):
             for work in works:

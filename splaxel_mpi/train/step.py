@@ -5,8 +5,10 @@ import logging
 import numpy as np
 
 from ..arrays import release
+from ..mpi.pipeline import in_flight
 from .loss import view_loss
 from .one_rank import OneRank
+from .timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -17,49 +19,62 @@ def forward_backward(
     """Losses of a batch, and gradients of all its views added to ``gradients``.
 
     views: list of data.base.View; photos: {view index: (height, width, 3) uint8}; settings:
-    the train section (chunk, ssim_weight); chunks: views of each chunk, None: settings.chunk;
-    observe: function (view, compose.base.ViewWork), called once a view has gone both ways.
+    the train section (chunk, in_flight, ssim_weight); chunks: views of each chunk, None:
+    settings.chunk; observe: function (view, compose.base.ViewWork), called once a view has gone
+    both ways.
     Collective. Returns (views, 3) float64 of this rank's shares: L1, 1 - SSIM, squared error.
-    Parameters do not change, so chunks only bound memory and share collectives; the result does
-    not depend on their size. A rank that is alone and finds no memory for a chunk takes its
-    views one by one.
+    Parameters do not change, so chunks only bound memory and share collectives, and while one
+    exchanges others are computed; the result does not depend on their size, and not in a bit on
+    how many are under way: gradients are added view by view. A rank that is alone has nothing to
+    exchange, and so takes one chunk at a time; where it finds no memory for it, view by view.
     """
-    shares, done = [], 0
-    sizes = list(chunks or [settings.chunk] * len(views))
+    shares = []
+    depth = settings.in_flight if renderer.layout.ranks > 1 else 1
+    parts = _cut(views, chunks or [settings.chunk] * len(views))
     renderer.compositor.start_batch()
-    while done < len(views):
-        part = views[done : done + sizes[0]]
+    while parts:
+        flights = (
+            _chunk(renderer, gaussians, part, photos, degree, settings, gradients)
+            for part in list(parts)
+        )
         try:
-            rows, works = _chunk(renderer, gaussians, part, photos, degree, settings, gradients)
+            for rows, works in in_flight(flights, depth, renderer.exchange.progress):
+                part = parts.pop(0)
+                for view, work in zip(part, works) if observe else ():
+                    observe(view, work)
+                shares += rows
+                del works
         except MemoryError:
             # gradients grow at the very end of a chunk, where no large array is made
-            if len(part) == 1 or renderer.layout.ranks > 1:
+            if len(parts[0]) == 1 or renderer.layout.ranks > 1:
                 raise
-            log.warning("no memory for %d views at a time: they are taken one by one", len(part))
+            count = len(parts[0])
+            log.warning("no memory for %d views at a time: they are taken one by one", count)
             release(renderer.backend.xp)
-            sizes = [1] * (len(views) - done)
-            continue
-        for view, work in zip(part, works) if observe else ():
-            observe(view, work)
-        shares += rows
-        done += len(part)
-        del sizes[0], works
+            parts = [[view] for part in parts for view in part]
     if renderer.saturation:
         renderer.saturation.commit()
     return np.array(shares, np.float64).reshape(-1, 3)
 
 
+def _cut(views, sizes):
+    """Views in chunks of these sizes, as far as there are any."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [views[a:b] for a, b in zip(ends, ends[1:]) if a < len(views)]
+
+
 def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
-    """forward_backward of views that share their collectives; (list of shares, works)."""
+    """forward_backward of views that share their collectives: generator (mpi.pipeline) that
+    returns (list of shares, works)."""
     cameras, indices = [view.camera for view in views], [view.index for view in views]
     rules = [renderer.compositor.training] * len(views)
-    works, composed = renderer.draw(gaussians, cameras, degree, rules, indices)
+    works, composed = yield from renderer.drawing(gaussians, cameras, degree, rules, indices)
     with renderer.timers("loss"):
         losses = [
             view_loss(renderer.backend, part, photos[view.index], settings.ssim_weight)
             for part, view in zip(composed, views)
         ]
-    renderer.back_propagate(
+    yield from renderer.back_propagating(
         gaussians, works, composed, [loss.gradient for loss in losses], degree, gradients
     )
     return [(loss.l1, loss.dissimilarity, loss.error) for loss in losses], works
@@ -76,8 +91,9 @@ class Steps:
 
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
-        before, self.shrunk = self.shrunk or self.settings.chunk == 1, True
-        self.settings = self.settings.model_copy(update={"chunk": 1})
+        settings = self.settings
+        before, self.shrunk = self.shrunk or settings.chunk == settings.in_flight == 1, True
+        self.settings = settings.model_copy(update={"chunk": 1, "in_flight": 1})
         return not before
 
     def step(self, state, views, photos, degree, chunks=None):
@@ -126,5 +142,6 @@ def make_steps(renderer, optimizer, settings, densifier=None, observe=None):
             renderer.near, renderer.stop, background, settings.ssim_weight
         )
     if running:
+        renderer.timers = Timers()  # what it waits for is the device's time
         return OneRank(renderer, optimizer, running, densifier)
     return Steps(renderer, optimizer, settings, densifier, observe)

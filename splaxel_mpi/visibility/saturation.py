@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UserError
+from ..mpi.pipeline import alone
 from ..partition.order import visibility_order
 from .masks import Mask, Masks, level_of, transmittance_of, tree_id
 
@@ -57,12 +58,14 @@ class Saturation:
         self.masks = Masks()
         self.found, self.wakes = [], []  # of the step under way
         self.pending = _no_notices()  # not yet told to other ranks
+        self.woken = _no_notices()  # of all ranks, told in the step under way
         self.since, self.total = np.zeros(3, np.int64), np.zeros(3, np.int64)
 
     def clear(self):
         """Forget all masks. Every rank must do it at the same time."""
         self.masks.clear()
-        self.found, self.wakes, self.pending = [], [], _no_notices()
+        self.found, self.wakes = [], []
+        self.pending, self.woken = _no_notices(), _no_notices()
 
     def participants(self, view, cells):
         """Which of this rank's cells have anything left to draw of a view: (cells,) bool. True
@@ -72,12 +75,21 @@ class Saturation:
     # ---- before a chunk is drawn ----
 
     def share(self, works, indices, exchange, layout):
-        """Fill works[v].masks; indices: of the views. Collective."""
-        flat, counts = exchange.allgatherv(KIND, self._message(works, indices, layout.local))
+        """Fill works[v].masks; indices: of the views. Collective; a generator, see mpi.pipeline.
+        """
+        message = self._message(works, indices, layout.local)
+        self.pending = _no_notices()
+        pending = exchange.start_allgather(KIND, np.array([len(message)], np.int64))
+        yield
+        counts = pending.wait().ravel()
+        pending = exchange.start_allgatherv(KIND, message, counts)
+        yield
+        flat = pending.wait()
         readers = [_Reader(part) for part in np.split(flat, np.cumsum(counts)[:-1])]
         notices = np.concatenate([reader.notices() for reader in readers])
         self._wake(notices, layout.local)
-        self.pending = _no_notices()
+        # a chunk that is drawn beside this one told its masks before they were known
+        self.woken = np.concatenate([self.woken, notices])
         for work, index in zip(works, indices):
             shape = layout.cells, work.camera.tile_count
             work.masks = ViewMasks(
@@ -90,7 +102,7 @@ class Saturation:
                 if mask is not None:
                     work.masks.masked[cell], work.masks.levels[cell] = mask.rows(count)
         for work in works:
-            _, cell, tile = notices[notices[:, 0] == work.masks.index].T
+            _, cell, tile = self.woken[self.woken[:, 0] == work.masks.index].T
             work.masks.masked[cell, tile] = False
 
     def _message(self, works, indices, cells):
@@ -161,7 +173,7 @@ class Saturation:
         for found in self.found:
             self.masks.add(*found)
         self.pending = np.concatenate([self.pending, *self.wakes])
-        self.found, self.wakes = [], []
+        self.found, self.wakes, self.woken = [], [], _no_notices()
 
     # ---- figures ----
 
@@ -184,7 +196,7 @@ class Saturation:
 
     def state(self, exchange, layout):
         """This rank's arrays for a checkpoint, by name. Collective."""
-        self.share([], [], exchange, layout)
+        alone(self.share([], [], exchange, layout))
         facts = np.array([[tree_id(layout.tree), self.threshold]])
         return dict(self.masks.state(), mask_facts=facts)
 

@@ -76,6 +76,7 @@ def test_host_arrays_pass(exchange):
 def test_results_stay(exchange, ways):
     contract.check_own_items(exchange, **ways)
     contract.check_results_stay(exchange, **ways)
+    contract.check_several_under_way(exchange, **ways)
 
 
 def test_what_a_kernel_wrote_just_before_arrives(exchange, backend):

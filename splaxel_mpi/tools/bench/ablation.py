@@ -7,6 +7,7 @@ from .city_run import (
     OURS,
     PIXEL_LEVEL,
     REDUNDANCY,
+    SHARE_WORDS,
     SHARES,
     CityRun,
     Site,
@@ -14,7 +15,7 @@ from .city_run import (
 )
 
 VARIANTS = (PIXEL_LEVEL, REDUNDANCY, CONSOLIDATION, OURS, GAUSSIAN)
-HEADER = ("views", "variant", "ms a view", "x", *SHARES, "MB a view", "ranks a view", "U",
+HEADER = ("views", "variant", "ms a view", "x", *SHARE_WORDS, "MB a view", "ranks a view", "U",
           "balance")
 
 

@@ -2,8 +2,7 @@
 
 All rates are 0, so every choice of settings sees the same scene, and so does every epoch. The
 first epoch warms up and makes the masks; the second is timed as it runs; in the third ranks wait
-for each other before every exchange and for the device after every step, which tells waiting,
-transfer and the work of each rank apart.
+for their device after every step, which tells the work of each rank in each step.
 """
 
 import logging
@@ -25,6 +24,7 @@ from ...schedule.predictor import WorkPredictor, observed
 from ...train import job
 from ...train.budget import make_budget
 from ...train.optimizer import Optimizer
+from ...train.shares import NAMES, WORDS, Waiting, shares
 from ...train.state import State
 from ...train.step import make_steps
 from ...train.world import make_world
@@ -35,10 +35,8 @@ log = logging.getLogger(__name__)
 
 DEGREE = 3
 GREY = 99  # of the photographs: far from what is drawn, so that every pixel has a gradient
-# parts of a step that are told apart, as in figure 20 of the paper, by stages of train.timers
-RENDERING = ("project", "sort", "rasterize")
-PROPAGATION = ("rasterize back", "project back")
-SHARES = ("communication", "back-propagation", "rendering", "other", "waiting")
+SHARES = tuple(name for name in NAMES if name != "apart")  # of the time of an epoch
+SHARE_WORDS = tuple(WORDS.get(name, name) for name in SHARES)
 STILL = [f"train.rates.{name}=0" for name in
          ("position", "scale", "rotation", "opacity", "sh0", "shN")]
 BASE = [*STILL, "data.path=city", "densify.method=none", f"render.near={NEAR}"]
@@ -195,59 +193,48 @@ class CityRun:
 
     def measure(self):
         """Run the three epochs. Collective; returns a Measured, equal on all ranks."""
-        self.epoch()
-        self._forget()
-        seconds = self.epoch()
-        sent = self._sums(dict(self.world.exchange.bytes))
-        self._forget()
-        self.world.exchange.measure_wait = True
-        log.info("%s, %d ranks, %d Gaussians: %.2f images/s", self.variant.name,
-                 self.world.ranks, self.site.count, len(self.views) / seconds)
+        exchange, timers = self.world.exchange, self.renderer.timers
+        waiting, exchange.watch = Waiting(exchange, self.world.node), timers
         try:
-            return self._watched(seconds, sent)
+            self.epoch()
+            timers.take()
+            sent = dict(exchange.bytes)
+            seconds = self.epoch()
+            spent = timers.take()
+            sent = {kind: count - sent.get(kind, 0) for kind, count in exchange.bytes.items()}
+            found = shares(spent, waiting.seconds(spent))
+            log.info("%s, %d ranks, %d Gaussians: %.2f images/s", self.variant.name,
+                     self.world.ranks, self.site.count, len(self.views) / seconds)
+            return self._watched(seconds, self._sums(sent), self._means(found))
         finally:
-            self.world.exchange.measure_wait = False
+            del exchange.watch  # that of the class again
 
-    def _forget(self):
-        """Begin the exchange's figures and the stages' anew."""
-        exchange = self.world.exchange
-        for found in (exchange.bytes, exchange.seconds, exchange.waited):
-            found.clear()
-        self.renderer.timers.take()
-
-    def _watched(self, seconds, sent):
-        """The third epoch and all figures. seconds, sent: of the second."""
+    def _watched(self, seconds, sent, spent):
+        """The third epoch and all figures. seconds, sent, spent: of the second."""
         exchange, marks, shown, waits, batches = self.world.exchange, [], [], [], []
 
         def each(indices, chunks):
             self._finish()
-            now = time.perf_counter()
-            marks.append((now, sum(exchange.seconds.values())))
+            marks.append((time.perf_counter(), sum(exchange.seconds.values())))
             shown.extend(indices)
             batches.append(len(indices))
             waits.extend(chunks if self.config.train.order in ("one-view", "conflict-free")
                          else [len(indices)])
 
-        start = time.perf_counter()
+        self._meet()
+        marks.append((time.perf_counter(), sum(exchange.seconds.values())))
         watched = self.epoch(each)
-        spent = np.diff(np.array([(start, 0.0), *marks]), axis=0)
-        compute = np.array(self.world.comm.allgather(spent[:, 0] - spent[:, 1])).T
-        shares = self._shares(watched)
+        passed = np.diff(np.array(marks), axis=0)
+        compute = np.array(self.world.comm.allgather(passed[:, 0] - passed[:, 1])).T
         work = self._work(shown)
         costs = work[..., 0] + self.pixel_cost * work[..., 1]
         return Measured(self.variant.name, self.world.ranks, len(self.views), seconds, watched,
-                        sent, shares, compute, shown, batches, waits, work, costs)
+                        sent, spent, compute, shown, batches, waits, work, costs)
 
-    def _shares(self, watched):
-        """Seconds of SHARES since _forget, mean over ranks; they add up to the epoch's."""
-        stages, exchange = self.renderer.timers.take(), self.world.exchange
-        waiting = sum(exchange.waited.values())
-        moving = sum(exchange.seconds.values()) - waiting
-        rendering, back = (sum(stages.get(name, 0.0) for name in names)
-                           for names in (RENDERING, PROPAGATION))
-        rest = watched - waiting - moving - rendering - back
-        local = np.array([moving, back, rendering, rest, waiting])
-        return dict(zip(SHARES, np.mean(self.world.comm.allgather(local), axis=0).tolist()))
+    def _means(self, values):
+        """{name: mean over ranks}."""
+        found = self.world.comm.allgather(values)
+        return {name: float(np.mean([one.get(name, 0.0) for one in found])) for name in SHARES}
 
     def _work(self, shown):
         """(Gaussians, pixels) of every rank on the views shown: (n, ranks, 2)."""
@@ -273,7 +260,7 @@ class Measured:
     seconds: float  # of the second epoch
     watched: float  # of the third
     sent: dict  # bytes of all ranks by kind, of an epoch
-    shares: dict  # SHARES -> seconds of the third epoch, mean over ranks
+    shares: dict  # SHARES -> seconds of the second epoch, mean over ranks
     compute: np.ndarray  # (steps, ranks) seconds of the third epoch outside of exchanges
     shown: list  # views of the third epoch
     batches: list  # numbers of views of its steps

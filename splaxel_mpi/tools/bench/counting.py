@@ -15,6 +15,7 @@ from ...compose.boundary import make_boundary
 from ...compose.overlap import Overlap
 from ...compose.volume import pixel_volume
 from ...data.gaussian_city import gaussians
+from ...mpi.pipeline import alone
 from ...partition.content import ContentBoxes
 from ...partition.layout import Layout
 from ...partition.migrate import regroup
@@ -182,10 +183,10 @@ class Counter:
         renderer = self.renderer
         (work,), composed = renderer.draw(self.gaussians, [camera], 0, [training], [index])
         nothing = [renderer.backend.xp.zeros_like(view.image) for view in composed]
-        renderer.compositor.backward([work], composed, nothing)
+        alone(renderer.compositor.backward([work], composed, nothing))
         self.saturation.judge([work], composed, renderer.layout, renderer.backend)
         self.saturation.commit()
-        return work, gather([work], renderer.layout, renderer.exchange)[0]
+        return work, alone(gather([work], renderer.layout, renderer.exchange))[0]
 
     def _masks(self, index):
         """Bytes of this process's masks of a view."""

@@ -8,7 +8,17 @@ import numpy as np
 
 from ...errors import UserError
 from .base import table
-from .city_run import CONSOLIDATION, GAUSSIAN, OURS, SHARES, CityRun, Site, Variant, make_config
+from .city_run import (
+    CONSOLIDATION,
+    GAUSSIAN,
+    OURS,
+    SHARE_WORDS,
+    SHARES,
+    CityRun,
+    Site,
+    Variant,
+    make_config,
+)
 from .cost_model import CostModel, alone, load_of
 from .counting import Counter
 
@@ -16,7 +26,7 @@ PAPER = Variant("paper", CONSOLIDATION.settings)
 VARIANTS = (OURS, PAPER, GAUSSIAN)
 BASE_RANKS = 2  # the model is calibrated on counts up to this
 HEADER = ("scaling", "views", "Gaussians", "variant", "ranks", "from", "images/s", "x one rank",
-          *SHARES, "MB a view", "U", "balance", "modelled images/s")
+          *SHARE_WORDS, "MB a view", "U", "balance", "modelled images/s")
 
 
 @dataclass

@@ -13,19 +13,22 @@ class WholeImages(Overlap):
     """Fills tiles in which a cell draws nothing with black that lets all light through, and
     sends them like the others. The image and its gradients stay the same."""
 
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.drawn = {}  # id of a part -> what it had; several chunks may be under way
+
     def compose(self, works, rules):
         """See Compositor.compose."""
-        self.drawn = [[self._fill(part, work.camera.tile_count) for part in work.parts]
-                      for work in works]
-        return super().compose(works, rules)
+        for work in works:
+            for part in work.parts:
+                self.drawn[id(part)] = self._fill(part, work.camera.tile_count)
+        return (yield from super().compose(works, rules))
 
     def backward(self, works, composed, gradients):
         """See Compositor.backward."""
-        rows = super().backward(works, composed, gradients)
-        return [
-            [self._restore(*one) for one in zip(work.parts, before, seeds)]
-            for work, before, seeds in zip(works, self.drawn, rows)
-        ]
+        rows = yield from super().backward(works, composed, gradients)
+        return [[self._restore(*one) for one in zip(work.parts, seeds)]
+                for work, seeds in zip(works, rows)]
 
     def _fill(self, part, tile_count):
         """Give a part all tiles; what it had: (lists, partial)."""
@@ -38,8 +41,8 @@ class WholeImages(Overlap):
         part.partial = replace(part.partial, tiles=tiles, pixels=pixels)
         return before
 
-    def _restore(self, part, before, seeds):
+    def _restore(self, part, seeds):
         """Give a part back what it had; the gradients of its own tiles."""
-        part.lists, part.partial = before
+        part.lists, part.partial = self.drawn.pop(id(part))
         part.held = self.backend.to_host(part.lists.tiles)
         return seeds[part.lists.tiles]
