@@ -69,8 +69,9 @@ GAUSSIAN = Variant("gaussian", ("exchange.strategy=gaussian", "exchange.precisio
 
 def make_config(overrides, variant, ranks):
     """Config of a variant. overrides: "section.key=value" of the user, below the variant's own;
-    ranks: how many there will be, for the batch and its chunks. Raises UserError."""
-    shape = [f"train.batch={ranks}", f"train.chunk={ranks}"]
+    ranks: how many there will be, for the batch and its chunks: two, so that one is computed
+    while the other exchanges. Raises UserError."""
+    shape = [f"train.batch={ranks}", f"train.chunk={-(-ranks // 2)}"]
     return parse("", "bench", [*BASE, *shape, *overrides, *variant.settings])
 
 
