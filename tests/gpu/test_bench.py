@@ -79,7 +79,7 @@ def test_counts_are_those_of_the_host():
         tree = build(city.rows["means"], None, 4, exchange)
         city.migrate(tree, exchange)
         counter = Counter(city, tree, backend, exchange)
-        found.append(counter.count(cameras("street", 1, 150.0, 1, 320, 180)[0], 0))
+        found.append(counter.count(cameras("street", 1, 150.0, 1, 320, 180)[0]))
     host, device = found
     assert abs(host.visible - device.visible).max() <= 2
     for name in STRATEGIES:

@@ -25,7 +25,7 @@ from ...scene.rows import Rows
 from ...train.render import Renderer
 from ...visibility.demand import Owned, training
 from ...visibility.saturation import RESIDUAL, Saturation
-from ...visibility.tiles import areas
+from ...visibility.tiles import areas, boxes_touch
 from .gaussian_traffic import Traffic, gaussian_traffic
 
 NEAR = 0.2  # metres, the near plane of the reference implementation
@@ -158,29 +158,31 @@ class Counter:
             backend, exchange, layout, compositor, near, stop, boundary, self.saturation
         )
 
-    def count(self, camera, index):
-        """ViewCount of a view that was not counted before. index: its number, by which masks
-        are kept. Collective; the same on every process."""
-        exchange, cells = self.renderer.exchange, self.tree.cells
+    def count(self, camera):
+        """ViewCount of a view. Collective; the same on every process.
+
+        At the second visit a cell draws in the tiles of the first less those that are masked
+        since, and gets the ghosts that touch any of them: that needs no drawing.
+        """
+        exchange, xp = self.renderer.exchange, self.renderer.backend.xp
         predicted, tiles = self.boxes.regions(camera, self.near)
-        spatial = np.zeros((cells, camera.tile_count), bool)
+        spatial = np.zeros((self.tree.cells, camera.tile_count), bool)
         spatial[predicted] = tiles
-        (work, occupied), first = self._draw(camera, index), self._masks(index)
-        masks = int(exchange.allreduce("count", np.array([first]))[0])
-        visible, ghosts = self._splats(work)
-        traffic = [gaussian_traffic(work.splats, camera, cells, equal, self.renderer.backend.xp,
-                                    exchange) for equal in (False, True)]
-        del work
-        work, unsaturated = self._draw(camera, index)
-        live = self._splats(work)[1]
-        stages = np.ones_like(spatial), spatial, occupied, unsaturated
+        work, occupied = self._draw(camera)
+        masked, masks = self._masks(camera.tile_count)
+        visible, ghosts = self._splats(work, lambda part: len(part.splats) - part.own)
+        _, live = self._splats(work, lambda part: int(self._live(work, part, masked).sum()))
+        traffic = [gaussian_traffic(work.splats, camera, self.tree.cells, equal, xp, exchange)
+                   for equal in (False, True)]
+        stages = np.ones_like(spatial), spatial, occupied, occupied & ~masked
         return ViewCount(camera, self.ranks, dict(zip(STAGES, stages)), visible,
                          {OCCUPIED: ghosts, UNSATURATED: live}, masks, traffic[0],
                          traffic[1].lean)
 
-    def _draw(self, camera, index):
-        """One visit: (ViewWork of this process, tiles drawn by each cell (cells, tile_count))."""
-        renderer = self.renderer
+    def _draw(self, camera):
+        """The first visit: (ViewWork of this process, tiles drawn by each cell (cells,
+        tile_count))."""
+        renderer, index = self.renderer, 0
         (work,), composed = renderer.draw(self.gaussians, [camera], 0, [training], [index])
         nothing = [renderer.backend.xp.zeros_like(view.image) for view in composed]
         alone(renderer.compositor.backward([work], composed, nothing))
@@ -188,20 +190,32 @@ class Counter:
         self.saturation.commit()
         return work, alone(gather([work], renderer.layout, renderer.exchange))[0]
 
-    def _masks(self, index):
-        """Bytes of this process's masks of a view."""
-        found = [self.saturation.masks.get(index, cell) for cell in self.renderer.layout.local]
-        return sum(mask.bits.nbytes + mask.levels.nbytes for mask in found if mask)
+    def _masks(self, tile_count):
+        """Masks that the visit has made, (cells, tile_count) bool, and the bytes of all of them;
+        forgets them. Collective."""
+        masked, size = np.zeros((self.tree.cells, tile_count), np.int32), 0
+        for cell in self.renderer.layout.local:
+            mask = self.saturation.masks.get(0, cell)
+            if mask:
+                masked[cell] = mask.rows(tile_count)[0]
+                size += mask.bits.nbytes + mask.levels.nbytes
+        self.saturation.clear()
+        exchange = self.renderer.exchange
+        size = int(exchange.allreduce("count", np.array([size]))[0])
+        return exchange.allreduce("count", masked).astype(bool), size
 
-    def _splats(self, work):
-        """Own splats and ghosts of every cell, (cells,) each. Collective."""
+    def _live(self, work, part, masked):
+        """Which ghosts of a part touch a tile that is not masked: (ghosts,) bool."""
+        xp, data = self.renderer.backend.xp, part.splats.data[part.own :]
+        if not masked.any():
+            return xp.ones(len(data), bool)
+        cell = xp.full(len(data), part.cell, np.int64)
+        return boxes_touch(data, cell, xp.asarray(~masked), work.camera, xp)
+
+    def _splats(self, work, ghosts):
+        """Own splats of every cell and what ``ghosts`` says of its part, (cells,) each.
+        Collective."""
         counts = np.zeros((2, self.tree.cells), np.int64)
         for part in work.parts:
-            counts[:, part.cell] = part.own, len(part.splats) - part.own
+            counts[:, part.cell] = part.own, ghosts(part)
         return self.renderer.exchange.allreduce("count", counts)
-
-    @property
-    def flips(self):
-        """(Masked tiles that were looked at again, those that had turned wrong). Collective."""
-        counts = self.renderer.exchange.allreduce("count", self.saturation.take_counts())
-        return tuple(counts[1:].tolist())

@@ -164,11 +164,9 @@ def _count(settings, overrides, comm, count, wanted):
     for ranks in [ranks for ranks in wanted if ranks > 1] or [2]:
         tree = site.cut(ranks)
         counter = Counter(site.state, tree, site.world.backend, site.world.exchange)
-        index = 0
         for kind, found in out.items():
             views = site.views(kind, settings["count"], settings["size"])
-            found[ranks] = [counter.count(view.camera, index + view.index) for view in views]
-            index += len(views)
+            found[ranks] = [counter.count(view.camera) for view in views]
         del counter
     site.close()
     return out

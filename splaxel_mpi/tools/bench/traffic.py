@@ -58,14 +58,14 @@ def run(settings, backend, exchange, tell):
             city.migrate(trees[ranks], exchange)
             counter = Counter(city, trees[ranks], backend, exchange, settings["threshold"],
                               settings["stop"])
-            for number, kind in enumerate(settings["kinds"]):
+            for kind in settings["kinds"]:
                 views = cameras(kind, settings["count"], settings["side"], 1, *settings["size"])
-                first, start = number * len(views), time.perf_counter()
-                found = [counter.count(camera, first + k) for k, camera in enumerate(views)]
+                start = time.perf_counter()
+                found = [counter.count(camera) for camera in views]
                 log.info("%d %s views of %d Gaussians on %d ranks counted in %.0f s", len(views),
                          kind, count, ranks, time.perf_counter() - start)
                 rows.append(dict(kind=kind, gaussians=count, side=settings["side"], ranks=ranks,
-                                 views=len(views), **summarise(found), flips=counter.flips))
+                                 views=len(views), **summarise(found)))
     show(rows, tell)
     return rows
 
