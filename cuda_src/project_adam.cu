@@ -32,27 +32,36 @@ __device__ inline void each_value(long long row, Visit visit) {
         for (int k = 0; k < WIDTHS[group]; ++k) visit(group, at++, WIDTHS[group] * row + k);
 }
 
-// One Adam step on these values; all loads before the first store.
-__device__ inline void update_row(const AdamGroups& all, long long row, const float* gradient) {
+// One Adam step on these values; all loads before the first store. Raises the flags (6,) of groups
+// of which a value is not finite, or none where broken is null.
+__device__ inline void update_row(const AdamGroups& all, long long row, const float* gradient,
+                                  int* broken) {
     float p[ROW_VALUES], m[ROW_VALUES], v[ROW_VALUES];
+    unsigned wrong = 0;  // a bit a group
     each_value(row, [&](int group, int at, long long place) {
         p[at] = all.group[group].parameter[place];
         m[at] = all.group[group].first[place];
         v[at] = all.group[group].second[place];
     });
     each_value(row, [&](int group, int at, long long place) {
-        adam_update(all.group[group].step, gradient[at], p[at], m[at], v[at]);
+        if (!adam_update(all.group[group].step, gradient[at], p[at], m[at], v[at]))
+            wrong |= 1u << group;
         all.group[group].parameter[place] = p[at];
         all.group[group].first[place] = m[at];
         all.group[group].second[place] = v[at];
     });
+    if (!broken || !wrong) return;
+    for (int group = MEANS; group <= SH_DC; ++group)
+        if (wrong >> group & 1) broken[group] = 1;  // all that write, write the same
 }
 
-// One Adam step on the shN of 32 rows by a whole warp; lanes take consecutive values.
+// One Adam step on the shN of 32 rows by a whole warp; lanes take consecutive values. The flag
+// is that of update_row.
 template <int DEGREE>
 __device__ inline void update_coefficients(const AdamGroup& group, int row,
-                                           const WarpStage& stage) {
+                                           const WarpStage& stage, int* broken) {
     constexpr int BATCH = 9;
+    bool finite = true;
     const int lane = threadIdx.x & 31;
 #pragma unroll 1
     for (int begin = 0; begin < SH_ROW; begin += BATCH) {
@@ -74,12 +83,13 @@ __device__ inline void update_coefficients(const AdamGroup& group, int row,
             const float* factors = stage.factors + FACTORS * which;
             float p = stage.coefficients[at], g = 0.0f;
             if (column < SH_USED<DEGREE>) g = factors[column / 3] * factors[COLOUR_AT + column % 3];
-            adam_update(group.step, g, p, m[j], v[j]);
+            finite &= adam_update(group.step, g, p, m[j], v[j]);
             group.parameter[place[j]] = p;
             group.first[place[j]] = m[j];
             group.second[place[j]] = v[j];
         }
     }
+    if (broken && !finite) broken[SH_REST] = 1;
 }
 
 // Gradients of a row, to out: of all but shN, whose factors go to the stage.
@@ -106,7 +116,7 @@ template <int DEGREE>
 __device__ inline void project_adam(const AdamGroups& all, const CameraView& view, long long n,
                                     long long visible, const int* rows, const float4* data,
                                     const float* gradient, const Statistics& statistics,
-                                    WarpStage& stage) {
+                                    WarpStage& stage, int* broken) {
     const long long k = (long long)blockIdx.x * THREADS + threadIdx.x;
     const int lane = threadIdx.x & 31;
     int row = k < visible ? rows[k] : -1;
@@ -128,9 +138,9 @@ __device__ inline void project_adam(const AdamGroups& all, const CameraView& vie
     else
         for (int j = 0; j < FACTORS; ++j) factors[j] = 0.0f;
     // a visible row without a gradient still follows its moments
-    if (row >= 0) update_row(all, row, out);
+    if (row >= 0) update_row(all, row, out, broken);
     __syncwarp();
-    update_coefficients<DEGREE>(all.group[SH_REST], row, stage);
+    update_coefficients<DEGREE>(all.group[SH_REST], row, stage, broken);
 }
 
 // Rows are distinct; rows outside 0 to n - 1 are passed over.
@@ -147,12 +157,13 @@ __device__ inline void project_adam(const AdamGroups& all, const CameraView& vie
         unsigned char* seen,                /* (n,) or null, set to 1 */                         \
         float* norm,                        /* (n,) or null, added to */                         \
         int* count,                         /* (n,) or null, added to */                         \
+        int* broken,                        /* (6,) or null: 1 where values are not finite */    \
         const word64* stop) {               /* (1,) or null, see counted.cuh */                  \
         __shared__ WarpStage stages[WARPS];                                                      \
         const long long used = rows_in_use(room, visible);                                       \
         if (is_stopped(stop) || (long long)blockIdx.x * THREADS >= used) return;                 \
         project_adam<DEGREE>(all, view, n, used, rows, data, gradient, {seen, norm, count},      \
-                             stages[threadIdx.x / 32]);                                          \
+                             stages[threadIdx.x / 32], broken);                                  \
     }
 
 SPX_PROJECT_ADAM(0)

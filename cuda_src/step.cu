@@ -39,7 +39,8 @@ extern "C" __global__ void check_room(
     if (tally[STOP]) counters[HELD] = counters[INSTANCES] = 0;
 }
 
-// Adds the losses of a view's tiles in a fixed order, and counts the view. One block.
+// Adds the losses of a view's tiles in a fixed order, and counts the view; tells the host of
+// numbers that are not finite. One block.
 extern "C" __global__ void __launch_bounds__(THREADS)
 end_view(const double* sums,   // (tiles, 3)
          int tiles,
@@ -47,8 +48,15 @@ end_view(const double* sums,   // (tiles, 3)
          long long room,
          const Word* visible,  // (1,), or null: room
          Word* tally,          // (6,)
-         double* losses) {     // (views, 3)
+         double* losses,       // (views, 3)
+         const int* broken,    // (groups,) flags of Adam
+         int groups,
+         Word* alarm) {        // (1,) of the host's memory, set to 1 where a flag is raised
     if (is_stopped(tally + STOP)) return;
+    if (threadIdx.x < groups && broken[threadIdx.x]) {
+        *alarm = 1;
+        __threadfence_system();
+    }
     __shared__ double parts[WARPS][SUMS];
     double own[SUMS] = {};
     for (int tile = threadIdx.x; tile < tiles; tile += THREADS)

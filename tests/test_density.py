@@ -200,6 +200,14 @@ def test_oversized_ones_are_pruned_once_opacities_were_reset(event, left, batch)
     assert {"opaque", "reset"} == set(densifier().opens)  # what clears masks
 
 
+def test_oversized_ones_stay_where_growth_ends_too_early_for_a_reset():
+    """At 3000 of 7000 images there is none: only 500 images of growth would follow."""
+    state = make_state([0.1 * EXTENT * 1.01], [0])
+    assert densifier().apply(state, 2999, 3000, 7000, SelfExchange())["reset"] == 0
+    assert densifier().apply(state, 3099, 3100, 7000, SelfExchange())["pruned"] == 0
+    assert len(state.gaussians) == 1
+
+
 def test_reset_lowers_opacities_and_forgets_their_moments():
     state = make_state([SMALL] * 3, [0] * 3, opacity=np.array([[0.9], [0.3], [0.007]]))
     low = state.gaussians.opacities[2].copy()

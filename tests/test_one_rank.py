@@ -21,7 +21,7 @@ class Device:
     views = 7  # losses that fit before a collection
 
     def __init__(self):
-        self.tally, self.alarm = self, [0]
+        self.tally, self.alarm = self, [0, 0]
         self.queue, self.done, self.losses, self.exact = [], [], [], 0
         self.stopped, self.size, self.bound = False, 1, None
 
@@ -78,6 +78,8 @@ class Device:
 
 
 class Optimizer:
+    broken = None
+
     def __init__(self, selective):
         self.selective = selective
 

@@ -66,12 +66,12 @@ def test_masks_do_not_survive_other_cells(finished, city, tmp_path, alone, monke
 
 
 def test_a_reset_clears(city, tmp_path, alone, monkeypatch):
-    """The reset at image 40 is the only event of this run that lets light through."""
+    """The reset at image 32 is the only event of this run that lets light through."""
     cleared, clear = [], Saturation.clear
     monkeypatch.setattr(
         Saturation, "clear", lambda self: cleared.append(len(self.masks.kept)) or clear(self)
     )
-    train(city, tmp_path, alone, *OPAQUE, "densify.reset_every=40", "densify.start=1000000")
+    train(city, tmp_path, alone, *OPAQUE, "densify.reset_every=32", "densify.start=1000000")
     assert len(cleared) == 1 and cleared[0] > 0
 
 

@@ -76,14 +76,15 @@ class CudaAdam:
                _by_value(table), seen, np.int32(clear), broken, tally and tally.stop_word)
 
     def project_backward_adam(self, gaussians, camera, degree, splats, gradient, out, first,
-                              second, rates, betas, epsilon, step, scale, tally=None):
+                              second, rates, betas, epsilon, step, scale, broken=None,
+                              tally=None):
         """project_backward of a step's only view and the selective Adam step in one pass.
 
         The result is that of project_backward into zeroed gradients and of adam_groups with its
         out.seen; gradients are never stored. out: Gradients, of which seen, norm and count alone
         are used, each where it is not None; first, second: moments by group name; rates:
         learning rate by group name; other arguments as in project_backward and adam_groups.
-        Changes the gaussians. Raises ValueError as those.
+        Changes the gaussians; broken has a flag for each of GROUPS. Raises ValueError as those.
         """
         check_degree(degree)
         count, room = len(gaussians), len(splats)
@@ -92,10 +93,12 @@ class CudaAdam:
         table = self._fused_table(gaussians, first, second)
         table["step"] = steps_of([rates[name] for name in GROUPS], betas, epsilon, step, scale)
         self._check_statistics(out, count)
+        if broken is not None:
+            check_array("broken", broken, (len(GROUPS),), np.int32)
         launch(kernel("project_adam.cu", f"project_adam_{degree}"),
                -(-room // PROJECT_THREADS), PROJECT_THREADS, count, _by_value(table),
                self.camera_view(camera, 0), room, splats.count, splats.rows, splats.data, gradient,
-               out.seen, out.norm, out.count, tally and tally.stop_word)
+               out.seen, out.norm, out.count, broken, tally and tally.stop_word)
 
     def _fused_table(self, gaussians, first, second):
         """Groups without gradients."""

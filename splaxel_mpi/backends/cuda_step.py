@@ -38,6 +38,7 @@ class FreeRunning:
         self.background, self.ssim_weight = background, ssim_weight
         self.tally = Tally()
         self.absolute = False  # statistics are of absolute screen gradients
+        self.broken = None  # flags of Backend.adam_groups
         self.supervised = {}  # tile count -> ones on the device
         self.release()
 
@@ -108,7 +109,8 @@ class FreeRunning:
             self._add_gradients(camera, degree, splats, rows)
         else:
             self._step(camera, degree, splats, rows, *update)
-        self.tally.end_view(splats, sums, 1 / (3 * camera.width * camera.height))
+        scale = 1 / (3 * camera.width * camera.height)
+        self.tally.end_view(splats, sums, scale, self.broken)
 
     def _all_tiles(self, camera):
         count = camera.tile_count
@@ -129,7 +131,7 @@ class FreeRunning:
         statistics = Gradients(*[None] * 7, norm=state.norm, count=state.count)
         self.backend.project_backward_adam(
             self.gaussians, camera, degree, splats, rows, statistics, state.first, state.second,
-            rates, *common, self.tally,
+            rates, *common, broken=self.broken, tally=self.tally,
         )
 
     def _update(self, update, selective):
@@ -139,7 +141,9 @@ class FreeRunning:
             for name, array in self.gaussians.groups()
         ]
         seen = sums.seen if selective else None
-        self.backend.adam_groups(groups, seen, *common, clear=True, tally=self.tally)
+        self.backend.adam_groups(
+            groups, seen, *common, clear=True, broken=self.broken, tally=self.tally
+        )
         self.tally.clear_seen(sums.seen)
 
     def _forget(self):

@@ -33,8 +33,9 @@ class Tally:
     """Counts views and their losses on the device, and stops it after a view that did not fit.
 
     Once stopped, kernels that change parameters, statistics or the tally itself do nothing, so
-    that what was skipped can be done again in order. The alarm is a word of the host's memory
-    that the device writes: to look at it costs no waiting.
+    that what was skipped can be done again in order. alarm: (2,), whether a view did not fit, and
+    whether a view found flags of broken numbers raised; words of the host's memory that the
+    device writes: to look at them costs no waiting.
     """
 
     def __init__(self):
@@ -44,8 +45,8 @@ class Tally:
         self.views = VIEWS
         self.words = cupy.zeros(WORDS, np.uint64)
         self.losses = cupy.zeros((VIEWS, 3), np.float64)
-        self.alarm = cupyx.zeros_pinned(1, np.uint64)
-        self.alarm_place = np.uint64(self.alarm.ctypes.data)
+        self.alarm = cupyx.zeros_pinned(2, np.uint64)
+        self.alarm_places = [np.uint64(word.ctypes.data) for word in np.split(self.alarm, 2)]
         self.needs = np.zeros(3)  # splats, rows of tiles, instances of the largest view
         self.stop_word = self.words[STOP:]
 
@@ -66,13 +67,15 @@ class Tally:
         """Stop the device if the view does not fit; counters: (8,) of tiles.cu."""
         sizes = (np.int64(size) for size in (room.splats, room.rows, room.instances))
         run(kernel("step.cu", "check_room"), (1,), 1,
-            (splats.count, counters, *sizes, self.words, self.alarm_place))
+            (splats.count, counters, *sizes, self.words, self.alarm_places[0]))
 
-    def end_view(self, splats, sums, scale):
-        """Add a view: the sums of its tiles (tile_count, 3) times scale are its losses."""
+    def end_view(self, splats, sums, scale, broken):
+        """Add a view: the sums of its tiles (tile_count, 3) times scale are its losses. broken:
+        flags of Backend.adam_groups, or None."""
         run(kernel("step.cu", "end_view"), (1,), THREADS, (
             sums, np.int32(len(sums)), np.float64(scale), np.int64(len(splats)), splats.count,
-            self.words, self.losses))
+            self.words, self.losses, broken, np.int32(0 if broken is None else len(broken)),
+            self.alarm_places[1]))
 
     def clear_seen(self, seen):
         """Set seen (n,) uint8 to zero, unless stopped."""
@@ -95,4 +98,5 @@ class Tally:
         losses = self.losses[: int(words[DONE])].get()
         self.needs = np.maximum(FADING * self.needs, words[NEED_SPLATS:])
         self.words[:] = 0
+        self.alarm[1] = 0  # whoever collects looks at the flags, or the next view raises it again
         return losses, int(words[VISIBLE])

@@ -41,9 +41,12 @@ class AdaptiveDensity(Densifier):
         return self.settings.absgrad
 
     def _resetting(self, before, after, total):
-        last = math.floor(RESET_UNTIL * self.settings.stop_fraction * total)
-        last = min(last, self.last_event(after, total))
+        last = min(self._last_reset(total), self.last_event(after, total))
         return crossed(before, last, self.settings.reset_every)
+
+    def _last_reset(self, total):
+        """Image count up to which opacities may be reset."""
+        return math.floor(RESET_UNTIL * self.settings.stop_fraction * total)
 
     def due(self, before, after, total):
         """See Densifier.due."""
@@ -55,7 +58,7 @@ class AdaptiveDensity(Densifier):
         event = self.growth(before, after, total)
         if event is not None:
             done.update(self._grow(state, event, exchange))
-            done.update(self._prune(state, event))
+            done.update(self._prune(state, event, total))
             state.clear_statistics()
         if self._resetting(before, after, total):
             done["reset"] = self._reset(state)
@@ -89,7 +92,7 @@ class AdaptiveDensity(Densifier):
         high[rows[~chosen]] = False
         return high
 
-    def _prune(self, state, images):
+    def _prune(self, state, images, total):
         """Drop Gaussians that are nearly transparent, oversized or not finite. Counts of them, and
         of the opaque ones among them."""
         gaussians, settings, xp = state.gaussians, self.settings, module_of(state.norm)
@@ -100,7 +103,7 @@ class AdaptiveDensity(Densifier):
             log.warning("%d Gaussians are not finite and are removed", int((~finite).sum()))
         keep &= finite
         # sizes are trusted only after a reset has thinned out what hides behind opaque ones
-        if settings.reset_every and images > settings.reset_every:
+        if 0 < settings.reset_every < images and settings.reset_every <= self._last_reset(total):
             keep &= xp.exp(gaussians.scales.max(1)) <= settings.prune_scale * self.extent
         opaque = int((~keep & ~(opacity < OPAQUE)).sum())
         state.replace(keep, None)

@@ -47,7 +47,8 @@ class Guard:
     int32 that Backend.adam_groups raises; every: steps that ranks may go on without agreeing.
     """
 
-    SELDOM = 1024  # for steps that do not wait for their device: each agreement does
+    # steps that do not wait for their device: each agreement does, and Steps.troubled tells
+    SELDOM = 1024
 
     def __init__(self, world, policy, state):
         self.world, self.policy, self.every = world, policy, SETTLE
@@ -65,11 +66,10 @@ class Guard:
 
         views: list of View; images: count after the step; sums: for each view the sum of its
         splat gradients on this rank, numbers or arrays () of the backend. Steps that do not
-        have them give none.
+        have them never give any.
         """
-        xp = self.world.backend.xp
-        sums = sums if len(sums) == len(views) else [0.0] * len(views)
-        sums = xp.stack([xp.asarray(value) for value in sums])
+        xp, known = self.world.backend.xp, len(sums) == len(views)
+        sums = xp.stack([xp.asarray(value) for value in sums]) if known else None
         self.steps.append((views, images, sums, self.flags.copy()))
 
     def hear(self, shares):
@@ -104,7 +104,9 @@ class Guard:
         ends = np.cumsum([len(views) for views, *_ in steps])[:-1]
         losses = np.split(np.concatenate(losses), ends)
         # one transfer from a device for each kind, not for each step
-        sums = np.split(host(xp.concatenate([sums for _, _, sums, _ in steps])), ends)
+        sums = [np.zeros(len(views)) for views, *_ in steps]
+        if steps[0][2] is not None:
+            sums = np.split(host(xp.concatenate([sums for _, _, sums, _ in steps])), ends)
         flags = host(xp.stack([flags for *_, flags in steps]))
         for k, (views, images, *_) in enumerate(steps):
             notice = _read(views, images, losses[k], sums[k], flags[k])

@@ -110,6 +110,7 @@ class Trainer:
         report = crossed(before, after, config.log.every) or last
         boxes = self.tree.cells > 1 and crossed(before, after, BOX_EVERY)
         look = grow or boxes or check or last or self.guard.due(self.state.step)
+        look = look or self.steps.troubled
         if look or report:
             self.check_numbers(look)
         if grow:

@@ -44,6 +44,7 @@ class OneRank:
     def __init__(self, renderer, optimizer, running, densifier=None):
         self.renderer, self.optimizer = renderer, optimizer
         self.densifier = densifier
+        running.broken = optimizer.broken
         running.absolute = bool(densifier and densifier.needs_absolute)
         self.running, self.tally = running, running.tally
         self.waiting = deque()  # steps that may not be done
@@ -74,6 +75,11 @@ class OneRank:
             state.step += 1
             state.images_seen += len(views)
         return np.zeros((0, 3))
+
+    @property
+    def troubled(self):
+        """See Steps.troubled; steps that the device has not done yet may raise it later."""
+        return bool(self.tally.alarm[1])
 
     def shrink(self):
         """See Steps.shrink."""

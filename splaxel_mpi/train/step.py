@@ -89,6 +89,10 @@ class Steps:
         self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
         self.densifier, self.observe, self.shrunk = densifier, observe, False
 
+    # whether Adam's flags of broken numbers are known to be raised on a rank that is alone: then
+    # the guard is to look at once
+    troubled = False
+
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
         settings = self.settings
