@@ -13,6 +13,7 @@ import splats as make
 from scenes import random_gaussians
 
 from splaxel_mpi.backends.host import HostBackend
+from splaxel_mpi.data import gaussian_city
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.scene.ply import write_ply
 from splaxel_mpi.tools.bench import base, floors, kernels, options
@@ -101,6 +102,11 @@ def test_several_processes_are_refused(mpirun):
 @pytest.mark.parametrize("text, count", [("7", 7), ("250k", 250_000), ("1.5M", 1_500_000)])
 def test_counts(text, count):
     assert options.Count().convert(text, None, None) == count
+
+
+def test_options_know_the_city():
+    found = options.KINDS, options.LEAST_SIDE
+    assert found == (gaussian_city.KINDS, gaussian_city.LEAST_SIDE)
 
 
 def test_floors_follow_bytes_and_instructions():

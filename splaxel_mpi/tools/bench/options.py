@@ -4,8 +4,9 @@ import re
 
 import click
 
-from ...data.gaussian_city import KINDS, LEAST_SIDE
-
+# as data.gaussian_city has them, which help does not import
+KINDS = ("street", "aerial", "mixed")
+LEAST_SIDE = 148.0
 FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
 LARGEST = 1 << 31  # Gaussians that one rank may hold
 

@@ -4,8 +4,6 @@
 import time
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ...errors import UserError
 from .base import table
 from .city_run import (
