@@ -112,9 +112,11 @@ class ViewCount:
                   "bitmaps": pairs * bits}
         if back:
             found["bitmaps"] += int((-(-self._foreign(tiles, demand) // 8)).sum())
-        # per rank: number of notices, length of each mask, and the length of all that
-        found["masks"] = pairs * (COUNT + 4 + COUNT)
-        found["masks"] += (self.cells - 1) * self.masks if stage == UNSATURATED else 0
+        found["masks"] = pairs * COUNT  # how much each rank has to tell
+        if stage == UNSATURATED:
+            told = (self.tiles[OCCUPIED] & ~tiles).any(1).sum()  # cells with a mask
+            # each begins with the number of notices and the length of its mask
+            found["masks"] += (self.cells - 1) * (int(told) * (COUNT + 4) + self.masks)
         return found
 
     @staticmethod
@@ -184,9 +186,10 @@ class Counter:
         tile_count))."""
         renderer, index = self.renderer, 0
         (work,), composed = renderer.draw(self.gaussians, [camera], 0, [training], [index])
-        nothing = [renderer.backend.xp.zeros_like(view.image) for view in composed]
+        nothing = renderer.backend.xp.zeros_like(composed[0].image)
         alone(renderer.compositor.backward([work], composed, nothing))
-        self.saturation.judge([work], composed, renderer.layout, renderer.backend)
+        alone(renderer.compositor.judge([work], composed))
+        self.saturation.judge([work], composed, renderer.layout)
         self.saturation.commit()
         return work, alone(gather([work], renderer.layout, renderer.exchange))[0]
 

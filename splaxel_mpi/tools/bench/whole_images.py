@@ -36,7 +36,8 @@ class WholeImages(Overlap):
         pixels = xp.zeros((tile_count, PLANES, PIXELS), part.partial.pixels.dtype)
         pixels[:, 3] = 1
         pixels[part.partial.tiles] = part.partial.pixels
-        tiles = self.backend.to_device(np.arange(tile_count, dtype=np.int32))
+        part.held = np.arange(tile_count, dtype=np.int32)
+        tiles = self.backend.to_device(part.held)
         part.lists = replace(part.lists, tiles=tiles)
         part.partial = replace(part.partial, tiles=tiles, pixels=pixels)
         return before
@@ -44,5 +45,5 @@ class WholeImages(Overlap):
     def _restore(self, part, seeds):
         """Give a part back what it had; the gradients of its own tiles."""
         part.lists, part.partial = self.drawn.pop(id(part))
-        part.held = self.backend.to_host(part.lists.tiles)
+        part.held = part.lists.held
         return seeds[part.lists.tiles]
