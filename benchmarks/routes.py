@@ -1,7 +1,7 @@
 """Times what a rank computes on the host for a chunk of views beside kernels and messages.
 
 That is: bitmaps, demand, tables of pieces, slots, routes of the halo and masks. Each rank has one
-cell, which reaches half of the tiles of every view, those on one side of a line, with some holes.
+cell, which reaches a part of the tiles of every view, those on one side of a line, with some holes.
 In some tiles the first cells hide those behind them, which are masked there; of the tiles a few
 have changed since. Kernels and messages are replaced by what they would give. Prints milliseconds
 of CPU time of the middle rank for a view, the least of some repeats.
@@ -100,12 +100,13 @@ def collected(self):
     return np.broadcast_to(np.float32(0), (1, 4, 256))
 
 
-def half(camera, random):
-    """(tile_count,) bool: the tiles on one side of a line, with holes."""
+def side_of_line(camera, random, reach):
+    """(tile_count,) bool: such a share of the tiles, on one side of a line, with holes."""
     tiles_x, tiles_y = camera.tiles
     y, x = np.indices((tiles_y, tiles_x))
     angle = random.uniform(0, 2 * np.pi)
-    side = np.cos(angle) * (x - tiles_x / 2) + np.sin(angle) * (y - tiles_y / 2) > 0
+    across = np.cos(angle) * x + np.sin(angle) * y
+    side = across > np.quantile(across, 1 - reach)
     return (side & (random.random(side.shape) >= HOLES)).ravel()
 
 
@@ -113,7 +114,7 @@ def depths_of(cells, cameras):
     """Per view (tile_count,), how many cells hide those behind them, and the same a bit later."""
     random = np.random.default_rng(99)
     shape = len(cameras), cameras[0].tile_count
-    opaque = np.stack([half(camera, random) for camera in cameras])
+    opaque = np.stack([side_of_line(camera, random, 0.5) for camera in cameras])
     opaque &= random.random(shape) < 2 * OPAQUE
     depths = np.where(opaque, random.integers(1, cells + 1, shape), cells + 1)
     changed = np.where(random.random(shape) < CHANGED, random.integers(1, cells + 2, shape), depths)
@@ -130,7 +131,7 @@ def tree_of(cells):
 class Rank:
     """One rank's cell in the views of a chunk."""
 
-    def __init__(self, rank, ranks, cameras, strategy):
+    def __init__(self, rank, ranks, cameras, strategy, reach):
         self.random, self.cameras = np.random.default_rng(rank), cameras
         depths, changed = depths_of(ranks, cameras)
         self.layout = Layout(tree_of(ranks), rank, ranks, np.array([0, 1]))
@@ -142,7 +143,7 @@ class Rank:
         self.saturation = Saturation(THRESHOLD, "residual")
         self.tiles = []
         for view, camera in enumerate(cameras):
-            reached = half(camera, self.random)
+            reached = side_of_line(camera, self.random, reach)
             tiles = np.flatnonzero(reached & (rank >= depths[view]))
             levels = np.full(len(tiles), 200, np.uint8)
             self.saturation.masks.add(view, rank, tiles, levels, camera.tile_count, True)
@@ -193,7 +194,8 @@ def chunk(rank):
 def main():
     parser = argparse.ArgumentParser(description="Time the host's part of exchanging pixels.")
     parser.add_argument("--ranks", default="2,4,8")
-    parser.add_argument("--views", type=int, default=8)
+    parser.add_argument("--views", type=int, default=8, help="of a chunk")
+    parser.add_argument("--reach", type=float, default=0.5, help="share of the tiles of a cell")
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     streams.Streams.collect = collected
@@ -204,7 +206,7 @@ def main():
     for strategy in ("overlap", "owner"):
         for ranks in map(int, options.ranks.split(",")):
             cameras = [camera] * options.views
-            others = [Rank(r, ranks, cameras, strategy) for r in range(ranks)]
+            others = [Rank(r, ranks, cameras, strategy, options.reach) for r in range(ranks)]
             first = others.pop(ranks // 2)
             for other in others:
                 works = other.works()

@@ -213,3 +213,26 @@ extern "C" int64_t spx_bounding_rect(const uint8_t* set, int64_t width, int64_t 
     out[3] = std::min(height, (bottom + 1) * TILE_SIDE + margin);
     return 0;
 }
+
+// needed, supervised: (tile_count,) bytes. Of the needed tiles first to last - 1 those that are
+// needed whole, in their upper rows, and in their lower rows: tiles (3, last - first), counts (3,);
+// see halo.borders.
+extern "C" int64_t spx_borders(const uint8_t* needed, const uint8_t* supervised, int64_t width,
+                               int64_t height, int64_t first, int64_t last, int64_t* tiles,
+                               int64_t* counts) {
+    const Grid grid(width, height);
+    const auto near = [&](int64_t x, int64_t y) {  // a supervised tile there, to its left or right
+        if (y < 0 || y >= grid.tiles_y) return false;
+        const uint8_t* row = supervised + y * grid.tiles_x;
+        return row[x] || (x > 0 && row[x - 1]) || (x + 1 < grid.tiles_x && row[x + 1]);
+    };
+    std::fill(counts, counts + 3, 0);
+    for (int64_t t = first; t < last; ++t) {
+        if (!needed[t]) continue;
+        const int64_t x = t % grid.tiles_x, y = t / grid.tiles_x;
+        const bool above = near(x, y - 1), below = near(x, y + 1);
+        const int64_t part = above == below || near(x, y) ? 0 : above ? 1 : 2;
+        tiles[part * (last - first) + counts[part]++] = t;
+    }
+    return 0;
+}

@@ -166,8 +166,8 @@ extern "C" int64_t spx_change_mask(const uint8_t* bits, const uint8_t* packed, i
 namespace {
 
 // Moves the saturated tiles of some cells to the front of all, of which `sizes` are each cell's.
-// levels: of what the cells let through there, see masks.saturated_tiles; ends: (cells,) where those
-// of each cell end.
+// levels: of what the cells let through there, see masks.saturated_tiles; ends: (cells,) where
+// those of each cell end.
 template <typename T>
 int64_t prune(int32_t* tiles, const uint8_t* saturated, const T* passed, const int64_t* sizes,
               int64_t cells, double steps, double least, uint8_t* levels, int64_t* ends) {
