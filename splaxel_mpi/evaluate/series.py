@@ -242,24 +242,47 @@ def read_series(path):
     Works while the job that writes it runs. Raises UserError for a file that is missing or not a
     readable metrics file.
     """
+    file, series = open_series(path)
+    with file, damage(path):
+        return {name: item[()] for name, item in series.items()}
+
+
+def open_series(path):
+    """(open h5py file, path -> data set of (rows,) or (rows, ranks)), all checked and none read.
+
+    The caller closes the file. Raises UserError as ``read_series`` does.
+    """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such metrics file; name an existing one")
     size = os.path.getsize(path)
-    try:
-        with open_hdf5(path) as file:
+    with damage(path):
+        file = open_hdf5(path)
+        try:
             if file.attrs["format"] != np.bytes_(FORMAT) or file.attrs["version"] != FORMAT_VERSION:
                 raise ValueError("another format or version")
             rows = len(file["images_seen"])
-            return {name: values(item, rows, LOOSE * size) for name, item in data_sets(file)}
+            return file, {
+                name: checked(item, rows, LOOSE * size) for name, item in data_sets(file)
+            }
+        except BaseException:
+            file.close()
+            raise
+
+
+@contextlib.contextmanager
+def damage(path):
+    """Turn what h5py raises on a damaged file into one line."""
+    try:
+        yield
     except HDF5_DAMAGE as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"{path}: not a readable metrics file ({reason})") from error
 
 
-def values(item, rows, most):
-    """A series' values; ValueError where it is not one of ``rows`` rows or takes > most bytes."""
+def checked(item, rows, most):
+    """A series; ValueError where it is not one of ``rows`` rows or takes > most bytes."""
     if item.dtype.kind not in "if" or item.ndim not in (1, 2) or len(item) != rows:
         raise ValueError(f"{item.name} is no series of {rows} rows")
     if item.nbytes > most or item.is_virtual or item.external:
         raise ValueError(f"{item.name} is larger than the file")
-    return item[()]
+    return item
