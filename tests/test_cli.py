@@ -74,6 +74,7 @@ def settings(tmp_path):
                         "--points", "--samples", "mpirun -n 4", "default: 120"]),
         ("config", ["show", "train:", "ssim_weight: 0.2", "path: null"]),
         ("config show", ["CONFIG", "KEY=VALUE", "train.images=6000"]),
+        ("report", ["RUN", "--out", "--pictures", "under way", "report runs/city"]),
         ("kernels", ["build", "report"]),
         ("kernels build", ["--arch", "--out", "SPLAXEL_KERNELS", "backend.kernels=DIR"]),
         ("kernels report", ["--arch", "sm_80,sm_90,sm_100", "PyCUDA"]),
