@@ -11,6 +11,7 @@ from .errors import UserError
 from .mpi import launcher
 from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
+from .tools.file_commands import info, upgrade, verify
 
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
@@ -228,8 +229,9 @@ def report(arch):
 
 
 bench.add_command(pictures)
-cli.add_command(bench)
-for one in (bench, *bench.commands.values()):
+for one in (bench, info, verify, upgrade):
+    cli.add_command(one)
+for one in (bench, *bench.commands.values(), info, verify, upgrade):
     one.epilog = STATUSES
 
 

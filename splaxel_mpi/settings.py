@@ -231,6 +231,10 @@ class Checkpoint(Section):
         0, description="Images between checkpoints; 0: only at the end of the run."
     )
     keep: int = Field(2, ge=1, le=10000, description="Newest checkpoints that are kept.")
+    keep_every: Count = Field(
+        0,
+        description="Images of a stretch whose first checkpoint is kept for good; 0: none are.",
+    )
 
 
 class Evaluate(Section):

@@ -8,8 +8,9 @@ import numpy as np
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS, Gaussians
 
-# Raised when a data set changes its meaning or goes; a file of another version is refused.
-FORMAT_VERSION = 1
+# Raised when a data set changes its meaning, comes or goes; a file of another version is refused,
+# and upgrade.py brings older ones up to date. 1: no seal, densify/seen_count may be missing.
+FORMAT_VERSION = 2
 
 
 @dataclass

@@ -161,7 +161,7 @@ def prepare(config, resume, world, data, cache, folder):
         config=config.to_yaml(),
         config_chain=chain,
     )
-    trainer.save = Saver(folder / "checkpoints", config.checkpoint.keep, facts)
+    trainer.save = Saver(folder / "checkpoints", config.checkpoint, facts)
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer

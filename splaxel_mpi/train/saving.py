@@ -9,14 +9,14 @@ from ..evaluate.summary import versions
 
 
 class Saver:
-    """Writes checkpoints of one run into its folder and keeps the last few.
+    """Writes checkpoints of one run into its folder and keeps the last few, and some for good.
 
-    facts: what the checkpoint says of the run besides the state: seed, origin, extent,
-    dataset, config (YAML text), config_chain.
+    settings: config.checkpoint; facts: what the checkpoint says of the run besides the state:
+    seed, origin, extent, dataset, config (YAML text), config_chain.
     """
 
-    def __init__(self, folder, keep, facts):
-        self.folder, self.keep, self.facts = folder, keep, facts
+    def __init__(self, folder, settings, facts):
+        self.folder, self.settings, self.facts = folder, settings, facts
 
     def __call__(self, trainer):
         """Write a checkpoint of where the trainer stands. Collective."""
@@ -50,7 +50,7 @@ class Saver:
         )
         save(checkpoint_path(self.folder, state.images_seen), stored, world.comm)
         if world.is_root:
-            prune(self.folder, self.keep)
+            prune(self.folder, self.settings.keep, self.settings.keep_every)
 
     @staticmethod
     def _cells(trainer):
