@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and the contract of the two ways to write one."""
+"""What a checkpoint holds, and the contract of the ways to write one."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -88,7 +88,7 @@ class Slab(NamedTuple):
 class Writer:
     """Contract of a way to bring the rows of all ranks into a file whose layout exists.
 
-    Both ways fill the same bytes. Every rank calls ``write`` with the same data sets in the
+    All ways fill the same bytes. Every rank calls ``write`` with the same data sets in the
     same order; a rank, or all of them, may have no rows. A failure on one rank ends as a
     UserError on all of them.
     """

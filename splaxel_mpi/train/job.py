@@ -161,7 +161,7 @@ def prepare(config, resume, world, data, cache, folder):
         config=config.to_yaml(),
         config_chain=chain,
     )
-    trainer.save = Saver(folder / "checkpoints", config.checkpoint, facts)
+    trainer.save = Saver(folder / "checkpoints", config.checkpoint, facts, world.comm)
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer
@@ -261,6 +261,7 @@ def finish(trainer, data, folder):
         logger.info(trainer.renderer.saturation.describe(world.exchange))
     moved = recorder.total_bytes()
     trainer.store()
+    trainer.save.close()
     quality = trainer.evaluate(folder / "pictures")
     recorder.quality(quality, trainer.state.images_seen)
     recorder.close()
