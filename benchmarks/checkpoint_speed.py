@@ -61,7 +61,7 @@ def dd(path, size, comm):
     return comm.bcast(seconds)
 
 
-def write(name, path, state, comm):
+def write(name, path, state, comm, background):
     """(Seconds of the write, seconds of them in which training stands still), largest of ranks."""
     comm.Barrier()
     began = time.perf_counter()
@@ -69,14 +69,14 @@ def write(name, path, state, comm):
         save(path, state, comm, name)
         stall = time.perf_counter() - began
     else:
-        stall = beside(path, state, comm)
+        stall = beside(path, state, comm, background)
     seconds = time.perf_counter() - began
     return comm.allreduce(seconds, max), comm.allreduce(stall, max)
 
 
-def beside(path, state, comm):
+def beside(path, state, comm, writer):
     """Write in the background; seconds in which training stands still."""
-    writer, began = Background(comm), time.perf_counter()
+    began = time.perf_counter()
     writer.start(path, state, lambda: None)
     stall = time.perf_counter() - began
     while not comm.allreduce(path.exists(), min):
@@ -84,7 +84,7 @@ def beside(path, state, comm):
         writer.poll()
         stall += time.perf_counter() - began
         time.sleep(LOOK)
-    writer.close()
+    writer.finish()
     return stall
 
 
@@ -101,17 +101,19 @@ def main():
     folder = tempfile.mkdtemp(dir=arguments.folder) if comm.rank == 0 else None
     folder = Path(comm.bcast(folder))
     names = [name for name, way in WRITERS.items() if way.usable(comm)] + ["background"]
+    background = Background(comm)  # one, as a run has: it keeps the memory of its copies
     found = {name: [] for name in ["dd", *names]}
     for _ in range(arguments.rounds):
         floor = dd(folder / "dd", size, comm)
         found["dd"].append((floor, floor, 1.0))
         for name in names:
             path = folder / f"{name}.h5"
-            seconds, stall = write(name, path, state, comm)
+            seconds, stall = write(name, path, state, comm, background)
             found[name].append((seconds, stall, floor / seconds))
             comm.Barrier()
             if comm.rank == 0:
                 path.unlink()
+    background.close()
     if comm.rank == 0:
         print(f"{size / 1e9:.3g} GB, {comm.size} ranks, medians of {arguments.rounds} rounds\n")
         print("| writer | seconds | GB/s | of dd | stall, s | stall, of the write |")

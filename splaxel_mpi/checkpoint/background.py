@@ -21,12 +21,18 @@ from splaxel_mpi.files import cannot_write, partial_name, raise_together
 
 log = logging.getLogger(__name__)
 
+# Copies of data sets start at multiples of a cache line.
+ALIGNMENT = 64
+# The memory of copies grows by this factor at least, since scenes grow between checkpoints.
+GROWTH = 1.2
+
 
 class Background:
     """Writes one checkpoint at a time. comm: communicator of all ranks."""
 
     def __init__(self, comm):
         self.comm, self.task = comm.Dup(), None
+        self.copies = np.zeros(0, np.uint8)
 
     def start(self, path, state, after):
         """Begin a checkpoint of all ranks' states. Collective; waits for the one before.
@@ -42,9 +48,24 @@ class Background:
         facts = schema.facts_of(state, slabs, comm)
         on_root(comm, path, lambda: lay_out(temporary, facts, slabs))
         places = find_places(temporary, slabs, comm)
-        slabs = [slab._replace(rows=slab.rows.copy()) for slab in slabs]
+        slabs = self.copy(slabs)
         self.task = Task(path, temporary, slabs, places, comm, after)
         log.debug("%s: training waited %.3f s", path, time.perf_counter() - began)
+
+    def copy(self, slabs):
+        """Slabs with copies of the rows, in memory that is kept: new memory would take the time
+        of several copies to come by."""
+        ends = np.cumsum([0] + [-(-slab.rows.nbytes // ALIGNMENT) * ALIGNMENT for slab in slabs])
+        if len(self.copies) < ends[-1]:
+            self.copies = None  # goes before more is taken
+            self.copies = np.empty(int(ends[-1] * GROWTH), np.uint8)
+        out = []
+        for slab, begin in zip(slabs, ends.tolist()):
+            rows = self.copies[begin : begin + slab.rows.nbytes].view(slab.rows.dtype)
+            rows = rows.reshape(slab.rows.shape)
+            rows[...] = slab.rows
+            out.append(slab._replace(rows=rows))
+        return out
 
     def poll(self):
         """Do what can be done without waiting. Local; call it often, on the main thread."""
