@@ -284,6 +284,21 @@ def test_latest_falls_back_with_a_warning_and_prune_keeps_sound_ones(tmp_path, c
     assert set(os.listdir(tmp_path)) == names
 
 
+@pytest.mark.parametrize("part", [0.01, 0.5, 0.9, 0.9999])
+def test_a_flipped_bit_sends_to_the_checkpoint_before(tmp_path, caplog, part):
+    for images in (10, 20):
+        save(checkpoint_path(tmp_path, images), state_of(0, 400, images=images))
+    newest = checkpoint_path(tmp_path, 20)
+    with open(newest, "r+b") as file:
+        file.seek(int(part * os.path.getsize(newest)))
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 16]))
+    path, state = load_latest(tmp_path)
+    assert path == checkpoint_path(tmp_path, 10) and state.images_seen == 10
+    assert newest in caplog.text
+
+
 def test_prune_keeps_the_first_of_each_stretch(tmp_path):
     kept = []
     for images in range(10, 100, 10):
