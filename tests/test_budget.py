@@ -155,11 +155,12 @@ def test_a_chunk_without_memory_is_taken_view_by_view(monkeypatch, caplog):
         shares = add(4)
     assert [record.getMessage() for record in caplog.records] == [
         "no memory for 4 views at a time: they are taken one by one"]
-    _, single, add_single = run_of(5)
+    single_renderer, single, add_single = run_of(5)
     np.testing.assert_array_equal(shares, add_single(1))
     for name in [*GROUPS, "seen", "norm", "count"]:
         mine, theirs = (getattr(one.gradients(), name) for one in (state, single))
         np.testing.assert_array_equal(mine, theirs, err_msg=name)
+    assert renderer.take_counts() == single_renderer.take_counts()
     partials.extend([1, 1])
     with pytest.raises(MemoryError, match="no more"):
         add(1)
