@@ -48,6 +48,16 @@ report_option = click.option(
 )
 
 
+def check_report(report, comm):
+    """Raise UserError on all ranks where rank 0 could not write --json FILE (None: none is
+    wanted): before what takes hours, not after it. Collective."""
+    from ...files import check_writable
+    from ...mpi import world
+
+    if report:
+        world.on_root(comm, check_writable, report)
+
+
 def city_options(gaussians, side, count, size):
     """Decorator: the options of a city of Gaussians and its views, with these defaults.
 
@@ -99,6 +109,7 @@ def compare_trainings(config, overrides, report, run, **more):
     device.bind_early()
     comm = world.init()
     text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
+    check_report(report, comm)
     settings = parse(text, config)
     more = {name: value(comm) if callable(value) else value for name, value in more.items()}
     rows = run(settings, comm=comm, tell=click.echo, **more)
