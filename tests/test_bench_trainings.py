@@ -79,6 +79,14 @@ def test_a_report_that_cannot_be_written_is_told_first(city, tmp_path, alone, co
     assert sorted(path.name for path in tmp_path.iterdir()) == ["settings.yaml", "there"]
 
 
+@pytest.mark.parametrize("command", ["threshold", "batch", "quality", "boundaries"])
+def test_the_baseline_is_not_compared_with_itself(city, tmp_path, alone, command):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(settings_of(city, tmp_path, "exchange.strategy=gaussian").to_yaml())
+    done = CliRunner().invoke(cli, ["bench", command, str(settings)])
+    assert isinstance(done.exception, UserError) and "is the baseline" in str(done.exception)
+
+
 def test_batches(city, tmp_path, alone):
     lines = []
     rows = batch.run(settings_of(city, tmp_path), [2, 8], alone, lines.append)

@@ -4,6 +4,8 @@ import re
 
 import click
 
+from ...errors import UserError
+
 # as data.gaussian_city has them, which help does not import
 KINDS = ("street", "aerial", "mixed")
 LEAST_SIDE = 148.0
@@ -111,6 +113,9 @@ def compare_trainings(config, overrides, report, run, **more):
     text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
     check_report(report, comm)
     settings = parse(text, config)
+    if settings.exchange.strategy == "gaussian":
+        raise UserError("bench: exchange.strategy=gaussian has no cells, masks or boundaries to "
+                        "compare, and is the baseline itself: set it to overlap or owner")
     more = {name: value(comm) if callable(value) else value for name, value in more.items()}
     rows = run(settings, comm=comm, tell=click.echo, **more)
     if report and comm.rank == 0:
