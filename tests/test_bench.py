@@ -16,7 +16,7 @@ from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.data import gaussian_city
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.scene.ply import write_ply
-from splaxel_mpi.tools.bench import base, floors, kernels, options
+from splaxel_mpi.tools.bench import base, floors, halves, options
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ["project", "lists", "rasterize", "compose", "loss", "compose back", "rasterize back",
@@ -51,9 +51,9 @@ def test_city_in_both_kinds_of_views(tmp_path):
         assert 0 < counts["drawn"] <= counts["visible"] < counts["gaussians"] == 2000
         assert counts["pairs"] > counts["instances"] > counts["held"] > 0
         assert counts["pixels"] == 40 * 30
-        assert list(scene["half"]) == [*kernels.HALF_STAGES, "sum"]
-        shares = [row["shares"] for row in scene["half"].values()]
-        assert np.shape(shares) == (7, 2) and np.min(shares) > 0
+        assert list(scene["half"]) == [*halves.STAGES, "sum"]
+        shares = [(row["drawn"], row["masked"]) for row in scene["half"].values()]
+        assert np.shape(shares) == (7, 2, 2) and np.min(shares) > 0
     assert aerial["counts"] != street["counts"]
     # what is printed is what is written
     assert f"visible {street['counts']['visible']:,}, drawn" in done.stdout
