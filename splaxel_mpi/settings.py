@@ -21,6 +21,8 @@ from .setting_types import (
 )
 from .training_settings import Densify, Schedule, Train
 
+ORDERS_OF_CELLS = ("conflict-free", "balanced")  # of train.order: they predict cells' work
+
 
 class Run(Section):
     """where results go"""
@@ -295,6 +297,14 @@ class Config(Section):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     evaluate: Evaluate = Field(default_factory=Evaluate)
     log: Log = Field(default_factory=Log)
+
+    @model_validator(mode="after")
+    def _orders_of_cells(self):
+        if self.exchange.strategy == "gaussian" and self.train.order in ORDERS_OF_CELLS:
+            raise ValueError(f"train.order: {self.train.order} arranges views by the cells that "
+                             "they see; exchange.strategy: gaussian has none: set train.order: "
+                             "fixed or one-view")
+        return self
 
     def to_yaml(self):
         """The effective settings as YAML text; parse reads them back unchanged."""
