@@ -3,6 +3,7 @@ login nodes without MPI."""
 
 import os
 import sys
+import time
 
 import click
 
@@ -12,10 +13,13 @@ from .mpi import launcher
 from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
 
+# A run stopped with a checkpoint and can go on: EX_TEMPFAIL of sysexits.h.
+STOPPED = 75
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
-command, the settings or the data (one line says which); 130 interrupted
-(mpirun gives a status of its own)."""
+command, the settings or the data (one line says which); 75 stopped early with
+a checkpoint (a signal, --time-limit): start again with --resume; 130
+interrupted (mpirun gives a status of its own to failures)."""
 
 WIDE = {
     "max_content_width": 100,
@@ -38,12 +42,28 @@ def cli():
     """
 
 
+def _seconds(context, option, text):
+    """Seconds of a time on the command line, None for none."""
+    from .times import seconds_of
+
+    try:
+        return None if text is None else seconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @cli.command(epilog=STATUSES)
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--resume", is_flag=True, show_default=False,
               help="Go on from the run's newest good checkpoint.")
-def train(config, overrides, resume):
+@click.option("--continue", "go_on", is_flag=True, show_default=False,
+              help="As --resume where the run has a checkpoint, else start it: for scripts that "
+              "a scheduler may run again.")
+@click.option("--time-limit", metavar="TIME", callback=_seconds,
+              help="Stop in time, with a checkpoint, to end within TIME (H:MM:SS, D-HH:MM:SS or "
+              "minutes) of the start.")
+def train(config, overrides, resume, go_on, time_limit):
     """Train a scene as the YAML file CONFIG says.
 
     KEY=VALUE changes a setting for this run, the value in YAML; `splaxel-mpi config show`
@@ -56,7 +76,13 @@ def train(config, overrides, resume):
       mpirun -n 4 splaxel-mpi train configs/city.yaml train.images=6000 run.name=long
       srun --mpi=pmix splaxel-mpi train configs/photos.yaml data.path=/scratch/me/scan
       mpirun -n 2 splaxel-mpi train configs/city.yaml --resume
+      srun --mpi=pmix splaxel-mpi train configs/city.yaml --continue --time-limit 2:00:00
+
+    SIGTERM, SIGUSR1 and SIGUSR2 stop it at the end of a step, with a checkpoint, and exit status
+    75; another one ends it at once. mpirun passes SIGUSR1 and SIGUSR2 on, but not SIGTERM: it
+    leaves ranks one second then.
     """
+    deadline = time.monotonic() + time_limit if time_limit else None
     from .mpi import world
 
     _bind_early(config, overrides)
@@ -64,7 +90,8 @@ def train(config, overrides, resume):
     settings = _load(comm, config, overrides)
     from .train import job
 
-    job.run(settings, resume, comm)
+    if job.run(settings, job.IF_ANY if go_on else resume, comm, deadline):
+        world.leave(STOPPED)
 
 
 def _bind_early(path, overrides):
@@ -253,6 +280,6 @@ def main(arguments=None):
     except (click.Abort, KeyboardInterrupt):
         world.abort(130)
     except SystemExit as end:
-        if end.code:
+        if end.code and end.code != STOPPED:
             world.abort(end.code if isinstance(end.code, int) else 1)
         raise
