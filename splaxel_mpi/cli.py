@@ -2,6 +2,7 @@
 login nodes without MPI."""
 
 import os
+import shlex
 import sys
 import time
 
@@ -114,6 +115,49 @@ def _load(comm, path, overrides):
 
     text = world.on_root(comm, lambda: config.load(path, overrides).to_yaml())
     return config.parse(text, path)
+
+
+@cli.command("job", epilog=STATUSES)
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--nodes", type=click.IntRange(1, 65536), default=1, help="Nodes.")
+@click.option("--gpus-per-node", "gpus", type=click.IntRange(0, 64), default=0,
+              help="GPUs of a node, a rank for each; 0: train on CPUs.")
+@click.option("--ranks-per-node", "ranks", type=click.IntRange(1, 4096),
+              help="Ranks of a node, where it is not one for each GPU (CPUs: 4).")
+@click.option("--cpus-per-rank", "cores", type=click.IntRange(1, 4096),
+              help="Cores of a rank [default: 8 beside a GPU, else 4].")
+@click.option("--time", "time_", metavar="TIME", default="12:00:00",
+              help="Limit of one start; the run goes on in the next.")
+@click.option("--launcher", type=click.Choice(["pmix", "pmi2", "mpirun"]), default="pmix",
+              help="srun --mpi=pmix, srun --mpi=pmi2, or mpirun.")
+@click.option("--account", help="Who pays, where the site asks for it.")
+@click.option("--partition", help="Queue, where it is not the site's default.")
+@click.option("--requeue/--no-requeue", default=True,
+              help="Whether the job starts again until the run is complete.")
+@click.option("--shared", is_flag=True, help="Other jobs may use the nodes, too.")
+@click.option("--lead", type=click.IntRange(10, 86400),
+              help="Seconds before the limit at which the run stops [default: by the size of its "
+              "checkpoint].")
+@click.option("--vary", multiple=True, metavar="KEY=VALUE,VALUE...",
+              help="A job array with a run for each value; may be given again.")
+def make_job(config, overrides, time_, vary, **wanted):
+    """Print a SLURM batch script that trains CONFIG.
+
+    It stops in time with a checkpoint, starts itself again and goes on until the run is
+    complete. Comments say what each line is for. Needs no MPI.
+
+    \b
+    Examples:
+      splaxel-mpi job configs/district.yaml --nodes 4 --gpus-per-node 8 > train.sbatch
+      splaxel-mpi job configs/city.yaml --nodes 2 --time 1:00:00 --vary boundary=exact,filter,none
+    """
+    from .tools.job import Job, script
+
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    command = shlex.join(["splaxel-mpi", *sys.argv[1:]])
+    click.echo(script(config, list(overrides), Job(time=time_, command=command, **wanted), vary),
+               nl=False)
 
 
 @cli.group(epilog=STATUSES)
