@@ -32,26 +32,16 @@ from splaxel_mpi.partition.content import ContentBoxes  # noqa: E402
 from splaxel_mpi.partition.kdtree import build  # noqa: E402
 from splaxel_mpi.partition.layout import Layout  # noqa: E402
 from splaxel_mpi.scene.camera import TILE  # noqa: E402
-from splaxel_mpi.schedule import figures, make_scheduler  # noqa: E402
-from splaxel_mpi.schedule.base import Predictor  # noqa: E402
+from splaxel_mpi.schedule import figures  # noqa: E402
 from splaxel_mpi.schedule.costs import CostFit  # noqa: E402
 from splaxel_mpi.schedule.predictor import WorkPredictor  # noqa: E402
+from splaxel_mpi.tools.bench.cost_model import run_epoch  # noqa: E402
 
 NEAR, SIDE, CHUNK = 0.2, 1000.0, 2
 BACKEND = HostBackend(np.float32, 1)
 ALONE = exchange_alone(BACKEND)
 KINDS, CELLS, MIXES = ("street", "aerial"), (8, 64), (0.5, 1.0)
 ORDERS = ("one-view", "conflict-free", "fixed", "balanced")
-
-
-class Table(Predictor):
-    """Known work (views, ranks)."""
-
-    def __init__(self, work):
-        self.work, self.shape = work, (work.shape[1],) * 2
-
-    def prepare(self, views):
-        return lambda: self.work[views]
 
 
 def grouped(gaussians, tree):
@@ -114,23 +104,9 @@ def city_predictor(gaussians, cameras, tree, cost):
     )
 
 
-def run_epoch(name, work):
-    """(order, lengths between waits) of an epoch by predicted work (views, ranks)."""
-    count, batch = work.shape
-    scheduler = make_scheduler(name, np.arange(count), 0, batch, chunk=CHUNK, predictor=Table(work))
-    views, waits = [], []
-    for start in range(0, count, batch):
-        size = min(batch, count - start)
-        scheduler.begin(start)
-        views += scheduler.batch(start, size)
-        together = name in ("fixed", "balanced")
-        waits += [size] if together else scheduler.chunks(start, size)
-    return np.array(views), waits
-
-
 def row(name, true, predicted):
     """Print the figures of a scheduler that sees `predicted` and is judged by `true`."""
-    views, waits = run_epoch(name.split()[0], predicted)
+    views, waits = run_epoch(name.split()[0], predicted, predicted.shape[1], CHUNK)
     reached, limit = figures.balance(true[views], waits), figures.bound(true)
     print(f"  {name:30s} U {figures.active(true[views], waits):.3f}   balance {reached:.3f}   "
           f"of the bound {reached / limit:.3f}", flush=True)
@@ -142,7 +118,7 @@ def compare(title, true, predicted=None):
           f"{figures.disjoint(true):.3f}", flush=True)
     for name in ORDERS:
         row(name, true, true)
-    views = run_epoch("balanced", true)[0]
+    views = run_epoch("balanced", true, true.shape[1], CHUNK)[0]
     chunks = figures.balance(true[views], [CHUNK] * (len(views) // CHUNK))
     print(f"  {'balanced, waiting after 2 views':40s} balance {chunks:.3f}")
     if predicted is not None:
@@ -191,7 +167,7 @@ def time_epoch(count):
           f"{asked - start:.2f} s hold up training", flush=True)
     for name in ("balanced", "conflict-free"):
         start = time.process_time()
-        views, waits = run_epoch(name, work)
+        views, waits = run_epoch(name, work, work.shape[1], CHUNK)
         print(f"  {name:14s} arranged in {time.process_time() - start:.1f} s, balance "
               f"{figures.balance(work[views], waits):.3f}, bound {figures.bound(work):.3f}")
 

@@ -10,7 +10,7 @@ constexpr int WARPS = BLOCK / WARP;
 
 typedef spx::TileDepths<float> Depths;
 
-// Camera.packed() and the bounds of the cell, low then high; a kernel argument by value.
+// Camera.packed() and the bounds of the cell, low then high.
 struct View {
     double camera[16], box[6];
 };
@@ -31,17 +31,23 @@ __device__ void make_rays(const View& from, Rays& rays) {
 
 }  // namespace
 
-// Depths inside the cell over the pixels of every live tile. A warp takes a tile at a time.
+// Depths inside the cell of each part over the pixels of every live tile. A warp takes a tile at a
+// time; blocks (x, part).
 extern "C" __global__ void __launch_bounds__(BLOCK)
-    tile_depths(const View view, int width, int height,
-                const unsigned char* mask,     // (tiles,) or null
-                const unsigned char* covered,  // (tiles,), 0 where the cell's bounds do not count,
-                                               // or null
-                Depths* depths) {              // (tiles,)
+    tile_depths(const View* views,             // (parts,)
+                int width, int height,
+                const unsigned char* mask,     // (parts, tiles) or null
+                const unsigned char* covered,  // (parts, tiles), 0 where the cell's bounds do not
+                                               // count, or null
+                Depths* depths) {              // (parts, tiles)
     __shared__ Rays rays;
-    make_rays(view, rays);
+    make_rays(views[blockIdx.y], rays);
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
     const int lane = threadIdx.x % WARP, tiles = grid.across * grid.down;
+    const long long first = (long long)tiles * blockIdx.y;
+    if (mask) mask += first;
+    if (covered) covered += first;
+    depths += first;
     for (int tile = blockIdx.x * WARPS + threadIdx.x / WARP; tile < tiles;
          tile += gridDim.x * WARPS) {
         if (mask && !mask[tile]) continue;
@@ -68,24 +74,32 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-// [in, out) of every pixel of the held tiles, row major; empty outside the image.
+// [in, out) of every pixel of the held tiles, row major; empty outside the image. A block takes a
+// run of tiles, so that it seldom meets another part.
 extern "C" __global__ void __launch_bounds__(spx::TILE_PIXELS)
-    pixel_intervals(const View view, int width, int height,
-                    const int* tiles,              // (held,)
+    pixel_intervals(const View* views,             // (parts,)
+                    int width, int height,
+                    const int* numbers,            // (held,), tiles of all parts, ascending
                     int held,
-                    const unsigned char* covered,  // (tiles,) or null, see tile_depths
+                    const unsigned char* covered,  // (parts, tiles) or null, see tile_depths
                     float* intervals) {            // (held, 2, 256)
     __shared__ Rays rays;
-    make_rays(view, rays);
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
-    for (long long k = blockIdx.x; k < held; k += gridDim.x) {
-        const spx::TilePixel place = spx::tile_pixel(grid, tiles[k], threadIdx.x);
-        const bool bounded = !covered || covered[tiles[k]];
+    const int tiles = grid.across * grid.down, run = (held + gridDim.x - 1) / gridDim.x;
+    int part = -1;
+    for (int k = blockIdx.x * run; k < held && k < (int(blockIdx.x) + 1) * run; ++k) {
+        if (numbers[k] / tiles != part) {
+            part = numbers[k] / tiles;
+            __syncthreads();  // the others still read the last part's
+            make_rays(views[part], rays);
+        }
+        const spx::TilePixel place = spx::tile_pixel(grid, numbers[k] % tiles, threadIdx.x);
+        const bool bounded = !covered || covered[numbers[k]];
         spx::Interval<float> z = {float(spx::FARTHEST), float(-spx::FARTHEST)};
         if (place.inside)
             z = bounded ? spx::pixel_interval(rays.view, rays.faces, place)
                         : spx::Interval<float>{-z.in, -z.out};
-        float* out = intervals + k * 2 * spx::TILE_PIXELS + threadIdx.x;
+        float* out = intervals + 2LL * k * spx::TILE_PIXELS + threadIdx.x;
         out[0] = z.in, out[spx::TILE_PIXELS] = z.out;
     }
 }

@@ -214,3 +214,29 @@ compose_layer_backward(const float* __restrict__ gradient,  // (3, 16 tiles_y, 1
     }
     store(out + place(slot, PLANES, 3), by_t);
 }
+
+// Tiles of a view to its padded image; the rest of the image stays as it is.
+extern "C" __global__ void __launch_bounds__(THREADS)
+tiles_to_image(const float* __restrict__ data,  // (count, 3, 256)
+               const int* __restrict__ tiles,   // (count,)
+               int count, int tiles_x, int tiles_y,
+               float* __restrict__ image) {     // (3, 16 tiles_y, 16 tiles_x)
+    const long long row = this_tile();
+    if (row >= count) return;
+    const long long plane = (long long)PIXELS * tiles_x * tiles_y;
+    const long long to = image_place(tiles[row], tiles_x);
+    for (int c = 0; c < 3; ++c) store(image + c * plane + to, load(data + place(row, 3, c)));
+}
+
+// And back.
+extern "C" __global__ void __launch_bounds__(THREADS)
+image_to_tiles(const float* __restrict__ image,  // (3, 16 tiles_y, 16 tiles_x)
+               const int* __restrict__ tiles,    // (count,)
+               int count, int tiles_x, int tiles_y,
+               float* __restrict__ data) {       // (count, 3, 256)
+    const long long row = this_tile();
+    if (row >= count) return;
+    const long long plane = (long long)PIXELS * tiles_x * tiles_y;
+    const long long from = image_place(tiles[row], tiles_x);
+    for (int c = 0; c < 3; ++c) store(data + place(row, 3, c), load(image + c * plane + from));
+}

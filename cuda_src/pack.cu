@@ -15,8 +15,8 @@ struct Piece {
     int x0, y0, width, area;
 
     __device__ __forceinline__ explicit Piece(const long long* entry)
-        : row(entry[0]), start(entry[2]) {
-        const int rect = int(entry[1]);
+        : row(entry[0] & 0xffffffff), start(entry[1]) {
+        const int rect = int(entry[0] >> 32);
         x0 = rect & 255, y0 = rect >> 8 & 255;
         width = (rect >> 16 & 255) - x0;
         area = width * ((rect >> 24 & 255) - y0);
@@ -32,10 +32,10 @@ struct Piece {
 extern "C" __global__ void __launch_bounds__(THREADS)
 pack(const float* __restrict__ pixels,     // (rows, planes, 256)
      int planes,
-     const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+     const long long* __restrict__ table,  // (count, 2): row and rectangle, pixels before
      float* __restrict__ stream            // (planes x pixels,)
 ) {
-    const Piece piece(table + 3 * blockIdx.x);
+    const Piece piece(table + 2 * blockIdx.x);
     const float* from = pixels + piece.row * planes * PIXELS;
     float* to = stream + piece.start * planes;
     if (piece.area == PIXELS && planes == PLANES) {
@@ -51,10 +51,10 @@ pack(const float* __restrict__ pixels,     // (rows, planes, 256)
 extern "C" __global__ void __launch_bounds__(THREADS)
 unpack(const float* __restrict__ stream,     // (planes x pixels,)
        int planes,
-       const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+       const long long* __restrict__ table,  // (count, 2): row and rectangle, pixels before
        float* __restrict__ out               // (rows, planes, 256)
 ) {
-    const Piece piece(table + 3 * blockIdx.x);
+    const Piece piece(table + 2 * blockIdx.x);
     const float* from = stream + piece.start * planes;
     float* to = out + piece.row * planes * PIXELS;
     if (piece.area == PIXELS && planes == PLANES) {
@@ -71,11 +71,11 @@ unpack(const float* __restrict__ stream,     // (planes x pixels,)
 // address, so they travel as two words.
 extern "C" __global__ void __launch_bounds__(THREADS)
 pack_half(const float* __restrict__ pixels,     // (rows, 4, 256)
-          const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+          const long long* __restrict__ table,  // (count, 2): row and rectangle, pixels before
           float scale,                          // of the three planes
           unsigned short* __restrict__ stream   // (5 x pixels,)
 ) {
-    const Piece piece(table + 3 * blockIdx.x);
+    const Piece piece(table + 2 * blockIdx.x);
     if (threadIdx.x >= piece.area) return;
     const float* from = pixels + piece.row * PLANES * PIXELS + piece.place(threadIdx.x);
     unsigned short* to = stream + piece.start * WORDS + threadIdx.x;
@@ -89,11 +89,11 @@ pack_half(const float* __restrict__ pixels,     // (rows, 4, 256)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 unpack_half(const unsigned short* __restrict__ stream,  // (5 x pixels,)
-            const long long* __restrict__ table,  // (count, 3): row, rectangle, pixels before it
+            const long long* __restrict__ table,  // (count, 2): row and rectangle, pixels before
             float scale,                          // of the three planes
             float* __restrict__ out               // (rows, 4, 256)
 ) {
-    const Piece piece(table + 3 * blockIdx.x);
+    const Piece piece(table + 2 * blockIdx.x);
     if (threadIdx.x >= piece.area) return;
     const unsigned short* from = stream + piece.start * WORDS + threadIdx.x;
     float* to = out + piece.row * PLANES * PIXELS + piece.place(threadIdx.x);

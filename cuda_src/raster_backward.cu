@@ -380,5 +380,5 @@ extern "C" __global__ void raster_gather(const long long* instances, const long 
     for (long long k = starts[splat]; k < starts[splat + 1]; ++k)
         for (int region = 0; region < REGIONS; ++region)
             total += rows[(instances[k] * REGIONS + region) * SUMS + at % SUMS];
-    sums[at] = total;
+    sums[at] += total;  // other tiles may have been walked before
 }

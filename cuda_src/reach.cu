@@ -4,6 +4,7 @@
 // Two launches. `reach_candidates` lists the splats that are not well inside their own cell, a
 // few percent; `reach_cells` walks the tree with those alone.
 #include "compact.cuh"
+#include "counted.cuh"
 #include "math/projection.cuh"
 #include "math/reach.cuh"
 
@@ -25,6 +26,7 @@ __device__ inline Box load_box(const float4* data, long long i) {
 
 extern "C" __global__ void __launch_bounds__(TEST_THREADS)
 reach_candidates(long long n,
+                 const word64* visible,             // (1,) rows in use, or null: all
                  const float4* __restrict__ data,   // (n, 12)
                  const int* __restrict__ own,       // (n,)
                  ReachView view,
@@ -35,7 +37,9 @@ reach_candidates(long long n,
                  word64* total,                     // (1,), splats written
                  int* candidates) {                 // (n,), ascending
     __shared__ TestShared shared;
+    const long long used = rows_in_use(n, visible);
     keep_rows(n, ticket, state, total, candidates, shared, [&](long long i) {
+        if (i >= used) return false;
         const int cell = own[i];
         if (cell < 0 || cell >= cells) return true;
         const Box box = load_box(data, i);

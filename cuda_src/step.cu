@@ -1,4 +1,5 @@
-// Whole steps without the host: whether a view fits its arrays, and what it adds to the tally.
+// Losses of a view, and whole steps without the host: whether a view fits its arrays, and what it
+// adds to the tally.
 #include "counted.cuh"
 
 typedef unsigned long long Word;
@@ -15,6 +16,26 @@ enum Counter { ROWS = 2, INSTANCES = 3, HELD = 4, DISORDER = 5 };
 enum Tally { STOP, DONE, VISIBLE, NEED_SPLATS, NEED_ROWS, NEED_INSTANCES };
 
 __device__ void raise(Word& most, Word value) { if (value > most) most = value; }
+
+// Sums (tiles, 3) of the tiles that are counted (null: all), in a fixed order: of column k in
+// thread k. One block.
+__device__ double sum_tiles(const double* sums, int tiles, const unsigned char* counted) {
+    __shared__ double parts[WARPS][SUMS];
+    double own[SUMS] = {};
+    for (int tile = threadIdx.x; tile < tiles; tile += THREADS)
+        if (!counted || counted[tile])
+            for (int k = 0; k < SUMS; ++k) own[k] += sums[(long long)tile * SUMS + k];
+    for (int k = 0; k < SUMS; ++k) {
+        for (int step = WARP / 2; step; step /= 2)
+            own[k] += __shfl_xor_sync(0xffffffffu, own[k], step);
+        if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP][k] = own[k];
+    }
+    __syncthreads();
+    double total = 0;
+    if (threadIdx.x < SUMS)
+        for (int warp = 0; warp < WARPS; ++warp) total += parts[warp][threadIdx.x];
+    return total;
+}
 
 }  // namespace
 
@@ -57,25 +78,25 @@ end_view(const double* sums,   // (tiles, 3)
         *alarm = 1;
         __threadfence_system();
     }
-    __shared__ double parts[WARPS][SUMS];
-    double own[SUMS] = {};
-    for (int tile = threadIdx.x; tile < tiles; tile += THREADS)
-        for (int k = 0; k < SUMS; ++k) own[k] += sums[(long long)tile * SUMS + k];
-    for (int k = 0; k < SUMS; ++k) {
-        for (int step = WARP / 2; step; step /= 2)
-            own[k] += __shfl_xor_sync(0xffffffffu, own[k], step);
-        if (threadIdx.x % WARP == 0) parts[threadIdx.x / WARP][k] = own[k];
-    }
-    __syncthreads();
+    const double total = sum_tiles(sums, tiles, nullptr);
     if (threadIdx.x >= SUMS) return;
-    double total = 0;
-    for (int warp = 0; warp < WARPS; ++warp) total += parts[warp][threadIdx.x];
     losses[tally[DONE] * SUMS + threadIdx.x] = scale * total;
     __syncwarp((1u << SUMS) - 1);
     if (threadIdx.x == 0) {
         tally[VISIBLE] += rows_in_use(room, visible);
         ++tally[DONE];
     }
+}
+
+// Losses of the tiles of a view that a rank counts. One block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+share_of_view(const double* sums,            // (tiles, 3)
+              int tiles,
+              const unsigned char* counted,  // (tiles,) 0 or 1
+              double values,                 // by which sums are divided
+              double* out) {                 // (3,)
+    const double total = sum_tiles(sums, tiles, counted);
+    if (threadIdx.x < SUMS) out[threadIdx.x] = total / values;
 }
 
 // Forgets which rows a batch saw.

@@ -1,5 +1,9 @@
 // Tile lists: splats in order of (depth, id), one instance for each tile that a splat touches,
 // and what of a cell each pixel sees. The decision itself is in math/tiles.cuh.
+//
+// Parts, of one size of image, are listed together: each has its own tiles, those of part p are
+// numbered from p x tiles of the image on, and a run of rows of the splats. Below, tiles are those
+// of all parts.
 #include "chained_scan.cuh"
 #include "counted.cuh"
 #include "math/tiles.cuh"
@@ -25,8 +29,8 @@ struct Board {
 
 // zeroed: (COUNTERS + 2 words + blocks of place_rows and emit,), all 0 before the first kernel;
 // n: splats.
-__device__ Board make_board(Word* zeroed, const spx::TileGrid& grid, long long n) {
-    const int words = (grid.across * grid.down + 7) / 8;
+__device__ Board make_board(Word* zeroed, const spx::TileGrid& grid, int parts, long long n) {
+    const int words = (parts * grid.across * grid.down + 7) / 8;
     Word* held = zeroed + COUNTERS;
     Word* row_states = held + 2 * words;
     return {zeroed,
@@ -35,6 +39,24 @@ __device__ Board make_board(Word* zeroed, const spx::TileGrid& grid, long long n
             words,
             row_states,
             row_states + (n + BLOCK - 1) / BLOCK};
+}
+
+// Rows of splats of the parts.
+struct Parts {
+    const long long* runs;  // (count, 2) first row and number, ascending; null: one part of all
+    int count;
+};
+
+// Part of a row, -1 where it is of none.
+__device__ int find_part(const Parts& parts, long long row) {
+    if (!parts.runs) return 0;
+    int low = -1, high = parts.count;  // the last part that starts at or before the row
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (parts.runs[2 * middle] <= row) low = middle;
+        else high = middle;
+    }
+    return low >= 0 && row < parts.runs[2 * low] + parts.runs[2 * low + 1] ? low : -1;
 }
 
 // ---- order ----
@@ -90,6 +112,7 @@ struct Entry {
     spx::Footprint<float> shape;
     float depth;
     int item;
+    int first_tile;  // of its part
 };
 
 // Entries lie in memory word by word, (ENTRY_WORDS, n), so that a warp reads and writes lines.
@@ -122,11 +145,11 @@ struct alignas(8) Slice {
     int row;
 };
 
-__device__ Entry make_entry(const float4* data, int item, const spx::TileGrid& grid) {
+__device__ Entry make_entry(const float4* data, int item, int part, const spx::TileGrid& grid) {
     const float4 a = __ldg(data + 3LL * item), b = __ldg(data + 3LL * item + 1),
                  c = __ldg(data + 3LL * item + 2);
     const float splat[12] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
-    return {spx::make_footprint(splat, grid), splat[9], item};
+    return {spx::make_footprint(splat, grid), splat[9], item, part * grid.across * grid.down};
 }
 
 // ---- instances ----
@@ -154,7 +177,8 @@ struct Row {
 __device__ int make_row(const Entry& entry, int row, const spx::TileGrid& grid, Row& out) {
     int first, last;
     if (!spx::footprint_row(entry.shape, grid, row, first, last)) return 0;
-    out.tile = row * grid.across + first, out.depth = entry.depth, out.item = entry.item;
+    out.tile = entry.first_tile + row * grid.across + first;
+    out.depth = entry.depth, out.item = entry.item;
     return last - first + 1;
 }
 
@@ -264,15 +288,18 @@ __device__ void mark_starts(const Key* keys, long long n, const int* slots, int 
 // Below, n splats are those of the arrays; where count is not null it says how many of them are
 // in use, the first ones.
 
-// Keys that sort splats by depth, those not in use last, and the splats' own indices.
+// Keys that sort splats by depth, those not in use or of no part last, and the splats' own
+// indices.
 extern "C" __global__ void depth_keys(const float* data,  // (n, 12)
                                       long long n,
                                       const Word* count,  // (1,) or null
+                                      const long long* runs, int parts,  // see Parts
                                       unsigned* keys,     // (n,)
                                       int* order) {       // (n,)
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i >= n) return;
-    keys[i] = i < rows_in_use(n, count) ? sortable(data[12 * i + 9]) : ALL;
+    const bool used = i < rows_in_use(n, count) && find_part({runs, parts}, i) >= 0;
+    keys[i] = used ? sortable(data[12 * i + 9]) : ALL;
     order[i] = int(i);
 }
 
@@ -285,12 +312,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
                const long long* ids,  // (n,)
                long long n,
                const Word* count,     // (1,) or null
+               const long long* runs, int parts,  // see Parts
                int width, int height, long long capacity,
-               unsigned* entries,     // (14, n), see Entry
+               unsigned* entries,     // (15, n), see Entry
                Slice* slices,         // (capacity, 2) int
                Word* zeroed) {        // see make_board
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
-    const Board board = make_board(zeroed, grid, n);
+    const Board board = make_board(zeroed, grid, parts, n);
     const long long block = next_block(board.counters + ROW_TICKET);
     const long long i = block * BLOCK + threadIdx.x, used = rows_in_use(n, count);
     int top = 0, rows = 0;
@@ -298,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
         const int item = is_tied(keys, used, i)
                              ? settle_tie(keys, order, ids, used, i, board.counters + DISORDER)
                              : order[i];
-        const Entry entry = make_entry(data, item, grid);
+        const Entry entry = make_entry(data, item, find_part({runs, parts}, item), grid);
         store_entry(entry, entries, n, i);
         top = entry.shape.top, rows = entry.shape.bottom - top + 1;
     }
@@ -314,28 +342,30 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 // scans and writes. Beyond the capacity it only counts. NAME: type of a tile's number.
 #define SPX_EMIT(NAME, KEY)                                                                      \
     extern "C" __global__ void __launch_bounds__(BLOCK) emit_##NAME(                             \
-        const unsigned* entries /* (14, n) */, const Slice* slices /* (rows, 2) int */,          \
-        long long n, long long rows, int width, int height,                                      \
+        const unsigned* entries /* (15, n) */, const Slice* slices /* (rows, 2) int */,          \
+        long long n, long long rows, int parts, int width, int height,                           \
         const unsigned char* mask /* (tiles,) or null */,                                        \
         const Depths* depths /* (tiles,) or null */, long long capacity,                         \
         KEY* tiles /* (capacity,) */, int* items /* (capacity,) */,                              \
         Word* zeroed /* see make_board */) {                                                     \
         const spx::TileGrid grid = spx::make_tile_grid(width, height);                           \
         const Emission<KEY> to = {grid, mask, depths, capacity, tiles, items};                   \
-        emit(entries, slices, n, rows, make_board(zeroed, grid, n), to);                         \
+        emit(entries, slices, n, rows, make_board(zeroed, grid, parts, n), to);                  \
     }
 SPX_EMIT(uint16, unsigned short)
 SPX_EMIT(uint32, unsigned)
 
 // Lists the held tiles in ascending order. One block; a thread takes eight tiles at a time.
 extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
-    list_held(int width, int height,
-              int* tiles,      // (tiles and up,), the first HELD are set
+    list_held(int width, int height, int parts,
+              int* tiles,      // (tiles and up,), the first HELD are set: tiles of the image
+              int* numbers,    // (tiles and up,), the same as tiles of all parts, or null
               int* slots,      // (tiles and up,), place in tiles of a held tile, -1 of others
-              Word* zeroed) {  // see make_board
+              Word* zeroed,    // see make_board
+              Word* report) {  // (COUNTERS,), a copy of the counters, or null
     const spx::TileGrid grid = spx::make_tile_grid(width, height);
-    const Board board = make_board(zeroed, grid, 0);
-    const int count_of_tiles = grid.across * grid.down;
+    const Board board = make_board(zeroed, grid, parts, 0);
+    const int of_image = grid.across * grid.down, count_of_tiles = parts * of_image;
     const Word* held = reinterpret_cast<const Word*>(board.held);
     const Word* crossed = reinterpret_cast<const Word*>(board.crossed);
     const int words = board.words;
@@ -357,10 +387,14 @@ extern "C" __global__ void __launch_bounds__(LIST_BLOCK)
         for (int k = 0; k < 8 && 8 * at + k < count_of_tiles; ++k) {
             const bool own = word >> (8 * k) & 1;
             slots[8 * at + k] = own ? place : -1;
-            if (own) tiles[place++] = 8 * at + k;
+            if (!own) continue;
+            if (numbers) numbers[place] = 8 * at + k;
+            tiles[place++] = (8 * at + k) % of_image;
         }
     }
     if (threadIdx.x == 0) board.counters[HELD] = base;
+    __syncthreads();
+    if (report && threadIdx.x < COUNTERS) report[threadIdx.x] = board.counters[threadIdx.x];
 }
 
 // Offsets of the held tiles' lists among the sorted instances.

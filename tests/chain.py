@@ -78,7 +78,7 @@ class Run:
         shares = forward_backward(
             self.renderer, self.gaussians, views, photos, 3, settings, out
         )
-        losses = self.exchange.allreduce("test", shares)
+        losses = self.exchange.allreduce("test", self.backend.to_host(shares))
         host = self.backend.to_host
         ids, _ = self.exchange.allgatherv("test", host(self.gaussians.ids))
         order = np.argsort(ids)

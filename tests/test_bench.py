@@ -13,9 +13,10 @@ import splats as make
 from scenes import random_gaussians
 
 from splaxel_mpi.backends.host import HostBackend
+from splaxel_mpi.data import gaussian_city
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.scene.ply import write_ply
-from splaxel_mpi.tools.bench import base, command, floors, kernels
+from splaxel_mpi.tools.bench import base, floors, halves, options
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ["project", "lists", "rasterize", "compose", "loss", "compose back", "rasterize back",
@@ -23,11 +24,11 @@ STAGES = ["project", "lists", "rasterize", "compose", "loss", "compose back", "r
 SMALL = ("--backend", "host", "--gaussians", "2k", "--side", "150", "--size", "40x30")
 
 
-def run(*arguments, **variables):
+def run(*arguments, command="kernels", **variables):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path, **variables}
     return subprocess.run(
-        [sys.executable, "-m", "splaxel_mpi", "bench", "kernels", *map(str, arguments)],
+        [sys.executable, "-m", "splaxel_mpi", "bench", command, *map(str, arguments)],
         env=env, timeout=100, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
 
@@ -50,9 +51,9 @@ def test_city_in_both_kinds_of_views(tmp_path):
         assert 0 < counts["drawn"] <= counts["visible"] < counts["gaussians"] == 2000
         assert counts["pairs"] > counts["instances"] > counts["held"] > 0
         assert counts["pixels"] == 40 * 30
-        assert list(scene["half"]) == [*kernels.HALF_STAGES, "sum"]
-        shares = [row["shares"] for row in scene["half"].values()]
-        assert np.shape(shares) == (7, 2) and np.min(shares) > 0
+        assert list(scene["half"]) == [*halves.STAGES, "sum"]
+        shares = [(row["drawn"], row["masked"]) for row in scene["half"].values()]
+        assert np.shape(shares) == (7, 2, 2) and np.min(shares) > 0
     assert aerial["counts"] != street["counts"]
     # what is printed is what is written
     assert f"visible {street['counts']['visible']:,}, drawn" in done.stdout
@@ -100,7 +101,12 @@ def test_several_processes_are_refused(mpirun):
 
 @pytest.mark.parametrize("text, count", [("7", 7), ("250k", 250_000), ("1.5M", 1_500_000)])
 def test_counts(text, count):
-    assert command.Count().convert(text, None, None) == count
+    assert options.Count().convert(text, None, None) == count
+
+
+def test_options_know_the_city():
+    found = options.KINDS, options.LEAST_SIDE
+    assert found == (gaussian_city.KINDS, gaussian_city.LEAST_SIDE)
 
 
 def test_floors_follow_bytes_and_instructions():

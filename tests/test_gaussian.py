@@ -210,7 +210,7 @@ def test_deal_is_even_and_depends_on_ids_alone():
 
 @pytest.mark.mpi(min_size=2)
 def test_predicted_traffic_is_what_travels(comm):
-    """The bytes that benchmarks count in one process are those that ranks send."""
+    """The bytes that `bench` counts in one process are those that ranks send."""
     from splaxel_mpi.mpi.host import HostExchange
 
     exchange, host = HostExchange(comm), HostBackend(np.float32, threads=1)

@@ -124,12 +124,13 @@ def test_a_broken_gradient_names_its_view_and_the_image_count(city, tmp_path, al
     calls, names = [], []
     whole = Renderer._rasterize_backward
 
-    def broken(self, work, part, seed):
-        gradient = whole(self, work, part, seed)
-        calls.append(work.camera)
-        if len(calls) == 10:
-            gradient[: len(gradient) // 2] = np.nan
-        return gradient
+    def broken(self, works, seeds):
+        gradients = whole(self, works, seeds)
+        for (gradient,) in gradients:
+            calls.append(gradient)
+            if len(calls) == 10:
+                gradient[: len(gradient) // 2] = np.nan
+        return gradients
 
     whole_watch = Guard.watch
 

@@ -5,7 +5,9 @@ import pytest
 from scenes import axis_camera
 
 from splaxel_mpi.partition.tree import Tree
-from splaxel_mpi.visibility.masks import STEPS, Masks, level_of, transmittance_of, tree_id
+from splaxel_mpi.visibility.masks import (
+    STEPS, Masks, saturated_tiles, transmittance_of, tree_id,
+)
 
 CAMERAS = [axis_camera([0, 0, 0], 97, 61), axis_camera([0, 0, 0], 33, 49)]  # 28 and 12 tiles
 COUNT = CAMERAS[0].tile_count
@@ -20,8 +22,16 @@ def some_masks():
 
 def test_levels_are_transmittances_rounded_up():
     passed = np.concatenate([[0.0, 1.0, 0.5, 1e-4], np.geomspace(2.0**-31, 1, 1000)])
-    back = transmittance_of(level_of(passed))
-    assert level_of(passed).dtype == np.uint8 and back[1] == 1.0 and back[2] == 0.5
+    tiles, saturated = np.arange(3, 3 + len(passed), dtype=np.int32), np.arange(len(passed)) != 3
+    few = np.array([9, 5, 7], np.int32), np.array([True, False, True]), np.array([0.25, 0, 1.0])
+    (chosen, levels), nothing, (rest, others) = saturated_tiles(
+        *zip((tiles, saturated, passed), (tiles[:0], saturated[:0], passed[:0]), few)
+    )
+    assert chosen.tolist() == tiles[saturated].tolist() and not len(nothing[0])
+    assert rest.tolist() == [9, 7] and transmittance_of(others).tolist() == [0.25, 1.0]
+    passed, back = passed[saturated], transmittance_of(levels)
+    assert levels.dtype == np.uint8 and back[1] == 1.0 and back[2] == 0.5
+    assert saturated_tiles([], [], []) == []
     # one step, and the roundings of logarithm and power
     assert (back >= passed * (1 - 1e-12)).all()
     assert (back[1:] <= passed[1:] * 2 ** (1 / STEPS) * (1 + 1e-12)).all()

@@ -108,8 +108,8 @@ int64_t compose(const T* pool, const int32_t* slots, int64_t tiles, int64_t laye
 
 template <typename T>
 int64_t compose_backward(const T* pool, const int32_t* slots, int64_t tiles, int64_t layers,
-                         const T* background, const T* gradient, const int32_t* wanted, T* out,
-                         int64_t threads) {
+                         const T* background, const T* gradient, const int32_t* wanted,
+                         int64_t count, T* out, int64_t threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         std::vector<T> passed(PIXELS * (layers > 0 ? layers : 1)), behind(COLOUR);
@@ -123,7 +123,7 @@ int64_t compose_backward(const T* pool, const int32_t* slots, int64_t tiles, int
                 const int32_t row = wanted[layers * k + m];
                 layer_backward(pool + PARTIAL * slot[m], gradient + COLOUR * k,
                                passed.data() + PIXELS * m, behind.data(),
-                               row < 0 ? nullptr : out + PARTIAL * row);
+                               row < 0 || row >= count ? nullptr : out + PARTIAL * row);
             }
         }
     }
@@ -141,9 +141,9 @@ int64_t compose_backward(const T* pool, const int32_t* slots, int64_t tiles, int
     }                                                                                            \
     extern "C" int64_t spx_compose_backward_##SUFFIX(                                            \
         const T* pool, const int32_t* slots, int64_t tiles, int64_t layers, const T* background, \
-        const T* gradient, const int32_t* wanted, T* out, int64_t threads) {                     \
+        const T* gradient, const int32_t* wanted, int64_t count, T* out, int64_t threads) {      \
         return compose_backward<T>(pool, slots, tiles, layers, background, gradient, wanted,     \
-                                   out, threads);                                                \
+                                   count, out, threads);                                         \
     }                                                                                            \
     extern "C" int64_t spx_residuals_##SUFFIX(                                                   \
         const T* pool, const int32_t* slots, int64_t count, int64_t layers,                      \

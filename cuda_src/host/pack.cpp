@@ -12,14 +12,15 @@ using namespace spx;
 
 constexpr int64_t SIDE = 16, PIXELS = SIDE * SIDE;
 
-// A row of the table: row of the tiles, rectangle, pixels of the stream before it.
+// An entry of the table: row of the tiles in 32 bits and a byte for each side of the rectangle, x0
+// lowest, above; pixels of the stream before it.
 struct Piece {
     int64_t row, x0, y0, width, height, start;
 
     explicit Piece(const int64_t* entry)
-        : row(entry[0]), x0(entry[1] & 255), y0(entry[1] >> 8 & 255),
-          width((entry[1] >> 16 & 255) - x0), height((entry[1] >> 24 & 255) - y0),
-          start(entry[2]) {}
+        : row(entry[0] & 0xffffffff), x0(entry[0] >> 32 & 255), y0(entry[0] >> 40 & 255),
+          width((entry[0] >> 48 & 255) - x0), height((entry[0] >> 56 & 255) - y0),
+          start(entry[1]) {}
 };
 
 template <typename T>
@@ -27,7 +28,7 @@ int64_t pack(const T* pixels, int64_t planes, const int64_t* table, int64_t coun
              int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t k = 0; k < count; ++k) {
-        const Piece piece(table + 3 * k);
+        const Piece piece(table + 2 * k);
         T* to = stream + planes * piece.start;
         for (int64_t plane = 0; plane < planes; ++plane) {
             const T* from = pixels + (planes * piece.row + plane) * PIXELS + piece.x0;
@@ -43,7 +44,7 @@ int64_t unpack(const T* stream, int64_t planes, const int64_t* table, int64_t co
                int64_t threads) {
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t k = 0; k < count; ++k) {
-        const Piece piece(table + 3 * k);
+        const Piece piece(table + 2 * k);
         const T* from = stream + planes * piece.start;
         for (int64_t plane = 0; plane < planes; ++plane) {
             T* to = out + (planes * piece.row + plane) * PIXELS + piece.x0;
@@ -61,7 +62,7 @@ int64_t pack_half(const T* pixels, const int64_t* table, int64_t count, double s
     constexpr int64_t WORDS = 3 + sizeof(T) / sizeof(uint16_t);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t k = 0; k < count; ++k) {
-        const Piece piece(table + 3 * k);
+        const Piece piece(table + 2 * k);
         uint16_t* to = stream + WORDS * piece.start;
         for (int64_t plane = 0; plane < 4; ++plane) {
             const T* from = pixels + (4 * piece.row + plane) * PIXELS + piece.x0;
@@ -85,7 +86,7 @@ int64_t unpack_half(const uint16_t* stream, const int64_t* table, int64_t count,
     constexpr int64_t WORDS = 3 + sizeof(T) / sizeof(uint16_t);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t k = 0; k < count; ++k) {
-        const Piece piece(table + 3 * k);
+        const Piece piece(table + 2 * k);
         const uint16_t* from = stream + WORDS * piece.start;
         for (int64_t plane = 0; plane < 4; ++plane) {
             T* to = out + (4 * piece.row + plane) * PIXELS + piece.x0;
@@ -129,3 +130,17 @@ int64_t unpack_half(const uint16_t* stream, const int64_t* table, int64_t count,
 
 SPX_KERNELS(float, f32)
 SPX_KERNELS(double, f64)
+
+// table: (pieces, 2). Returns the first piece that does not lie in so many tiles and pixels, or -1.
+extern "C" int64_t spx_check_pieces(const int64_t* table, int64_t pieces, int64_t rows,
+                                    int64_t pixels) {
+    for (int64_t k = 0; k < pieces; ++k) {
+        const Piece piece(table + 2 * k);
+        const bool inside = piece.width >= 0 && piece.height >= 0 &&
+                            piece.x0 + piece.width <= SIDE && piece.y0 + piece.height <= SIDE;
+        if (piece.row >= rows || !inside || piece.start < 0 ||
+            piece.start > pixels - piece.width * piece.height)
+            return k;
+    }
+    return -1;
+}

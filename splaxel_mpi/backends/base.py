@@ -31,6 +31,7 @@ class Splats:
     ids: np.ndarray  # (n,) int64
     # backend's own: how many rows are in use, the first ones, where the host does not know it
     count: object = None
+    place: object = None  # backend's own: (Splats of which these are rows, the first of them)
 
     def __len__(self):
         return len(self.rows)
@@ -38,6 +39,21 @@ class Splats:
     def slice(self, start, stop):
         """Splats start to stop as views of the arrays."""
         return Splats(self.rows[start:stop], self.data[start:stop], self.ids[start:stop])
+
+
+@dataclass
+class Routed:
+    """Splats of the views of a chunk, and which of them other cells draw as ghosts.
+
+    Ghosts lie in the order they are sent in: by cell, then view, then splat.
+    """
+
+    splats: list  # Splats of each view
+    ends: list  # per view the first splat of each local cell, and the end
+    counts: np.ndarray = None  # (cells, views) int64 on the host: ghosts; None without any
+    index: np.ndarray = None  # (ghosts,) int32, rows of their views' splats
+    arrived: np.ndarray = None  # (ranks, local cells, views) int64: ghosts drawn here
+    state: object = None  # backend's own
 
 
 @dataclass
@@ -51,6 +67,8 @@ class TileLists:
     intervals: object = None  # backend's own: per-pixel depth intervals, None for all of space
     slots: object = None  # backend's own: (tile_count,) int32, place in tiles or -1
     counters: object = None  # backend's own: counts in use, where the host does not know them
+    held: np.ndarray = None  # tiles on the host; None where the host does not know them
+    stack: object = None  # backend's own: what they have in common with other lists
 
 
 @dataclass
@@ -77,6 +95,17 @@ class Gradients:
     # (n,) real, sum over views of |(W/2 du, H/2 dv)|, dL/du and dL/dv or absolute ones
     norm: np.ndarray = field(default=None)
     count: np.ndarray = field(default=None)  # (n,) int32, views that saw it
+
+
+class Ready:
+    """What methods that start something return where there is nothing to wait for."""
+
+    def __init__(self, result):
+        self._result = result
+
+    def take(self):
+        """The result."""
+        return self._result
 
 
 class Backend:
@@ -115,6 +144,58 @@ class Backend:
         """
         raise NotImplementedError
 
+    # Splats of a chunk of views and ghosts: called one after the other, from projection to
+    # gradients.
+
+    def project_views(self, gaussians, cameras, degree, near):
+        """project of several views, without waiting for a device. Returns what start_route
+        takes."""
+        raise NotImplementedError
+
+    def start_route(self, projected, layout, masked, wanted=True):
+        """Begin to find out how many splats the views have, and which are ghosts elsewhere.
+
+        projected: of project_views; layout: partition.layout.Layout; masked: per view (cells,
+        tile_count) bool on the host, tiles in which a cell draws nothing, or None: a ghost whose
+        box meets masked tiles alone is left out; wanted: False where there are no ghosts.
+        Returns an object whose method take() waits for a device and returns Routed.
+        """
+        raise NotImplementedError
+
+    def pack_ghosts(self, routed):
+        """What travels of each ghost: (ghosts, 12 + reals of an id) real, splat and id."""
+        raise NotImplementedError
+
+    def place_ghosts(self, routed, records, arrived):
+        """Splats of each local cell in each view: its own, then the ghosts that arrived.
+
+        records: (n, 12 + id) as of pack_ghosts, from rank after rank, each by cell, view and
+        splat, or None without ghosts; arrived: (ranks, local cells, views) int64 of them.
+        Returns per view a list of Splats.
+        """
+        raise NotImplementedError
+
+    def gradient_rows(self, routed, width):
+        """Arrays that rasterize_backward may fill with the gradients of what place_ghosts gave:
+        per view a list, (n, width) zeros, or None where it makes them itself."""
+        raise NotImplementedError
+
+    def pack_gradients(self, routed, gradients, width):
+        """Gradients of the ghosts that arrived, (n, width) in the order of the records.
+
+        gradients: per view a list over local cells, of gradient_rows where that gave arrays.
+        """
+        raise NotImplementedError
+
+    def add_gradients(self, routed, gradients, returned, width):
+        """Gradients of the splats of each view, (n, width): own ones, plus those of ghosts in the
+        order of cells.
+
+        gradients: as for pack_gradients; returned: (ghosts, width) in the order of pack_ghosts,
+        or None without ghosts.
+        """
+        raise NotImplementedError
+
     def tile_lists(self, splats, camera, box=None, mask=None, covered=None):
         """Tiles that each splat touches (exact ellipse test alpha >= 1/255), sorted.
 
@@ -127,13 +208,47 @@ class Backend:
         """
         raise NotImplementedError
 
+    def start_tile_lists(self, jobs):
+        """Begin tile_lists of several views and cells.
+
+        jobs: list of its arguments (splats, camera, box, mask, covered), the last two on the
+        host. Returns an object whose method take() waits for a device once and returns the list
+        of TileLists for rasterize_all, with the held tiles on the host.
+        """
+        out = [self.tile_lists(*job) for job in jobs]
+        for lists in out:
+            lists.held = lists.tiles
+        return Ready(out)
+
+    def rasterize_all(self, parts, stop):
+        """rasterize of several (splats, lists, camera) whose lists start_tile_lists made in one
+        call. Returns the list of Partial."""
+        return [self.rasterize(*part, stop) for part in parts]
+
+    def rasterize_all_backward(self, parts, partials, seeds, stop, absolute, out):
+        """rasterize_backward of what rasterize_all took and gave. seeds, out: its gradient and
+        out for each. Returns the list of splat gradients."""
+        columns = ABSOLUTE_GRADIENT if absolute else SPLAT_GRADIENT
+        found = []
+        for (splats, lists, camera), partial, seed, rows in zip(parts, partials, seeds, out):
+            if not len(lists.tiles):
+                found.append(self.zeros((len(splats), columns)) if rows is None else rows)
+                continue
+            found.append(self.rasterize_backward(
+                splats, lists, partial, seed, camera, stop, absolute, rows
+            ))
+        return found
+
     def rasterize(self, splats, lists, camera, stop):
         """Blend front to back inside each pixel's depth interval; inclusive stop: after the
         splat that takes T below stop, nothing is blended (0: never). Returns Partial."""
         raise NotImplementedError
 
-    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop, absolute=False):
-        """gradient: (held, 4, 256) real, dL/dC_m and dL/dT_m of partial.pixels.
+    def rasterize_backward(
+        self, splats, lists, partial, gradient, camera, stop, absolute=False, out=None
+    ):
+        """gradient: (held, 4, 256) real, dL/dC_m and dL/dT_m of partial.pixels. out: zeros of the
+        result's shape that become the result, None: a new array.
         Returns the splat gradient, (n, 9) real (zero rows for splats not drawn); absolute:
         (n, 11), with the sums over pixels of |dL/du| and |dL/dv|. A pair of splat and pixel is
         drawn by one cell, so these add up over cells as the others do."""
@@ -159,7 +274,8 @@ class Backend:
         """dL/dC_m = P_m g and dL/dT_m = P_m (g . S_m), no division by T.
 
         gradient: (n, 3, 256), g = dL/dC; wanted: (n, layers) int32, row of the result for a
-        layer or -1. Returns (count, 4, 256); rows that nothing wants are zero.
+        layer, where it lies in 0 to count - 1. Returns (count, 4, 256); rows that nothing wants
+        are zero.
         """
         raise NotImplementedError
 
@@ -170,6 +286,20 @@ class Backend:
         (n, layers + 1) real: the maximum of P_m over the tile's pixels in the image, before each
         layer and behind the last one.
         """
+        raise NotImplementedError
+
+    def to_image(self, tiles, data, camera):
+        """Padded image (3, 16 tiles_y, 16 tiles_x) from tiles (n,) int32 and data (n, 3, 256).
+        What no tile covers may hold anything."""
+        raise NotImplementedError
+
+    def to_tiles(self, tiles, image, camera, out):
+        """Inverse of to_image into out (n, 3, 256)."""
+        raise NotImplementedError
+
+    def share(self, sums, counted, values, out):
+        """Fill out (3,) float64 with the sums (tile_count, 3) of the tiles where counted
+        (tile_count,) bool holds, divided by ``values``."""
         raise NotImplementedError
 
     def loss(self, image, photo, camera, tiles, rect, ssim_weight):
@@ -215,8 +345,8 @@ class Backend:
     def pack(self, pixels, table, count, half=False, scale=1.0):
         """Stream of rectangles of tiles: one after another, plane after plane, row major.
 
-        pixels: (s, planes, 256) real, planes 3 or 4; table, count: of pieces.piece_table, the
-        table on the device; half: four planes, of which the first three times ``scale`` (a power
+        pixels: (s, planes, 256) real, planes 3 or 4; table: see pieces, on the device; count:
+        pixels of the stream; half: four planes, of which the first three times ``scale`` (a power
         of two) are rounded to float16. Returns a flat array, see pieces.stream_items.
         """
         raise NotImplementedError
@@ -233,13 +363,28 @@ class Backend:
         or None where stages return when their work is done."""
         return None
 
+    def finite_sum(self, array):
+        """A number, or an array () of a device, that is finite if all values of an array are and
+        their sum is no larger than numbers go."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return array.sum()
+
     def to_host(self, array):
         """A numpy array of the same values (waits for the device)."""
         return array if isinstance(array, np.ndarray) else array.get()
 
+    def start_reading(self, arrays):
+        """Begin to_host of several arrays by one copy, behind the work that was begun before.
+        Returns an object whose method take() waits for it and returns the list."""
+        return Ready([self.to_host(array) for array in arrays])
+
     def to_device(self, array):
         """An array of the backend with the values of a numpy array."""
         return self.xp.asarray(array)
+
+    def to_device_together(self, arrays):
+        """to_device of several arrays, by one copy where there is a device."""
+        return [self.to_device(array) for array in arrays]
 
     def zeros(self, shape, dtype=None):
         """A zeroed array of the backend (dtype None: real)."""

@@ -5,6 +5,8 @@ import numpy as np
 from .base import Backend
 from .cuda_adam import CudaAdam
 from .cuda_chain import CudaChain
+from .cuda_copies import Reading, upload
+from .cuda_ghosts import CudaGhosts
 from .cuda_lists import CudaLists
 from .cuda_memory import DeviceMemory
 from .cuda_pixels import CudaPixels
@@ -13,7 +15,9 @@ from .cuda_raster import CudaRaster
 from .cuda_step import FreeRunning
 
 
-class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, CudaChain, Backend):
+class CudaBackend(
+    CudaProject, CudaGhosts, CudaLists, CudaRaster, CudaAdam, CudaPixels, CudaChain, Backend
+):
     """Stages on cupy arrays in float32, on the current stream.
 
     threads: what the rank may use on the host beside the GPU. The device that is current when
@@ -37,3 +41,11 @@ class CudaBackend(CudaProject, CudaLists, CudaRaster, CudaAdam, CudaPixels, Cuda
     def free_running(self, near, stop, background, ssim_weight):
         """See Backend.free_running."""
         return FreeRunning(self, near, stop, background, ssim_weight)
+
+    def start_reading(self, arrays):
+        """See Backend.start_reading."""
+        return Reading(arrays)
+
+    def to_device_together(self, arrays):
+        """See Backend.to_device_together."""
+        return upload(arrays)

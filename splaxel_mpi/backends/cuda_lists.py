@@ -4,31 +4,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .base import SPLAT, TileLists
-from .cuda_launch import fill, run, zeros
-from .cuda_module import kernel
-from .cuda_sort import sort_pairs, sorter
+from .base import SPLAT, Splats, TileLists
+from .cuda_copies import Reading, upload
+from .cuda_emit import (
+    COUNTERS, CROSSED, DISORDER, HELD, INSTANCES, ROWS, Parts, depth_order, emit_instances,
+    mark_starts, pack_view, pixel_intervals, tile_depths,
+)
+from .cuda_launch import fill
+from .cuda_sort import sort_pairs
 
-LISTS, CELL = "tiles.cu", "cell_depths.cu"  # sources
-PIXELS = 256
-BLOCK = 256  # threads of a block in tiles.cu, and splats or rows of tiles
-ENTRY_WORDS = 14  # see Entry in tiles.cu
-# counters of tiles.cu that the host reads, and how many words they take
-ROWS, INSTANCES, HELD, DISORDER, CROSSED, COUNTERS = 2, 3, 4, 5, 6, 8
 # Instances a splat may have before the first view says better, and rows of tiles: small splats
 # touch 1 to 3 tiles in 1 to 2 rows.
 FIRST_GUESS, FIRST_ROWS = 4, 3
 LEAST = 1 << 16  # capacity, so that small views find room for a few large splats
-# A view may need a quarter more than the largest before it; else its pass is repeated.
+# A call may need a quarter more than the largest before it; else its pass is repeated.
 HEADROOM = 1.25
-# Blocks that fill any GPU of today several times over; more would only repeat the setting up.
-WIDE = 2048
-VIEW = np.dtype([("camera", np.float64, 16), ("box", np.float64, 6)])  # View in tiles.cu
 
 
 @dataclass
 class Capacity:
-    """What a view may need without a second pass."""
+    """What a call may need without a second pass."""
 
     rows: int = LEAST  # rows of tiles over all splats
     instances: int = LEAST
@@ -39,25 +34,93 @@ class Capacity:
         self.instances = max(self.instances, FIRST_GUESS * count)
 
     def grow(self, rows, instances):
-        """Room for more than this many; False where there was room. Instances were counted only
-        as far as there was room for rows."""
-        full = rows > self.rows or instances > self.instances
+        """From now on room for more than this many. Instances are counted only as far as there
+        is room for rows."""
         if rows > self.rows:
             self.rows = int(rows * HEADROOM)
         if instances > self.instances:
             self.instances = int(instances * HEADROOM)
-        return full
 
 
 @dataclass
-class Emitted:
-    """Instances in order of depth, before they are sorted by tile."""
+class Stack:
+    """Jobs of start_tile_lists that are done together: their splats lie in one array, and their
+    images have one size."""
 
-    keys: object  # (capacity,) uint16 or uint32, tiles
-    items: object  # (capacity,) int32
-    tiles: object  # (tile_count,) int32, held tiles first
-    slots: object  # (tile_count,) int32, place of a tile among the held
-    counters: object  # (8,) uint64
+    splats: Splats  # rows of all of them
+    camera: object  # one of theirs
+    jobs: list  # their places among all jobs
+    parts: Parts = None
+    views: object = None  # of the cells, see cuda_emit.tile_depths; None: all of space
+    mask: object = None  # (parts, tile_count) uint8 on the device, None: all tiles are live
+    covered: object = None  # likewise, None: bounds count everywhere
+    depths: object = None  # of cuda_emit.tile_depths
+    order: object = None  # of cuda_emit.depth_order
+    emitted: object = None  # Emitted; None where there is no splat
+    lists: TileLists = None  # of all parts
+    bounds: list = None  # held tiles before each part, and all of them
+    numbers: object = None  # held tiles of all parts, the first ones of (tiles,) int32
+    partial: object = None  # of all parts, from rasterize_all on
+
+    def share(self, k, numbers):
+        """TileLists of its job k; numbers: held tiles of all parts on the host. Items are rows of
+        the stack's splats."""
+        a, b = self.bounds[k : k + 2]
+        whole, count = self.lists, self.camera.tile_count
+        intervals = None if whole.intervals is None else whole.intervals[a:b]
+        return TileLists(
+            whole.tiles[a:b], whole.offsets[a : b + 1], whole.items, intervals,
+            held=numbers[a:b] - np.int32(k * count), stack=(self, k),
+        )
+
+
+class Report:
+    """Counters and held tiles of several stacks, side by side so that one copy brings them.
+
+    places: for each stack (numbers, counters) on the device, (tiles of all parts,) int32 and (8,)
+    uint64.
+    """
+
+    def __init__(self, tile_counts):
+        import cupy
+
+        stacks = len(tile_counts)
+        words = [-(-count // 2) for count in tile_counts]
+        self.starts = np.cumsum([COUNTERS * stacks, *words])
+        self.words = cupy.empty(int(self.starts[-1]), np.uint64)
+        self.places = [
+            (self.words[start:].view(np.int32)[:count], self.words[COUNTERS * k :][:COUNTERS])
+            for k, (start, count) in enumerate(zip(self.starts.tolist(), tile_counts))
+        ]
+
+    def start_reading(self):
+        """Begin the copy to the host, behind the kernels that fill it."""
+        self.reading = Reading([self.words])
+
+    def read(self):
+        """(counters (stacks, 8) uint64, held tiles of each stack) on the host, once the copy is
+        done."""
+        words, = self.reading.take()
+        counters = words[: COUNTERS * len(self.places)].reshape(-1, COUNTERS)
+        tiles = [words[start:].view(np.int32) for start in self.starts[:-1].tolist()]
+        return counters, [part[: int(count[HELD])] for part, count in zip(tiles, counters)]
+
+
+@dataclass
+class Listing:
+    """What start_tile_lists returns."""
+
+    backend: object
+    stacks: list
+    report: Report
+
+    def take(self):
+        """The TileLists of all jobs."""
+        out = {}
+        for stack, counters, numbers in zip(self.stacks, *self.report.read()):
+            numbers = self.backend._finish(stack, counters, numbers)
+            out.update({job: stack.share(k, numbers) for k, job in enumerate(stack.jobs)})
+        return [out[job] for job in range(len(out))]
 
 
 class CudaLists:
@@ -67,47 +130,108 @@ class CudaLists:
     """
 
     _capacity = None  # Capacity, grows with the views
-    _counters = None  # page-locked memory that the counts are read into
 
     def tile_lists(self, splats, camera, box=None, mask=None, covered=None, room=None):
-        """See Backend.tile_lists. Waits for the GPU once, where the counts size the arrays; a
-        second time when a view has far more instances than any before it, or many splats of
-        one depth whose ids are not in order. Where room (cuda_tally.Room) sizes them it does not
-        wait: the numbers in use stay in counters, and the room's tally stops the device instead
-        of a second time. That is for all of space, without a box.
+        """See Backend.tile_lists, and start_tile_lists for when it waits. Where room
+        (cuda_tally.Room) sizes the arrays it does not wait: the numbers in use stay in counters,
+        and the room's tally stops the device where they do not fit. That is for all of space,
+        without a box.
+        """
+        if room and len(splats):
+            _check_job(splats, camera, mask, covered)
+            return self._lists_in_room(splats, camera, mask, room)
+        whole = Splats(splats.rows, splats.data, splats.ids)  # not as a part of others
+        lists, = self.start_tile_lists([(whole, camera, box, mask, covered)]).take()
+        lists.slots = _slots(lists.stack[0])
+        return lists
+
+    def start_tile_lists(self, jobs):
+        """See Backend.start_tile_lists.
+
+        Jobs are done together where their splats lie in one array (place_ghosts) and their images
+        have one size. take() waits for the GPU once, where the counts size the arrays; once more
+        where there are far more instances than in any call before it, or many splats of one depth
+        whose ids are not in order.
 
         intervals: (held, 2, 256) float32, per pixel of the held tiles (row major, empty outside
         the image) the depths [in, out) inside the cell; None when no box is given or every
         listed depth is inside the cell for all pixels of its tile.
         """
+        self._capacity = self._capacity or Capacity()
+        for splats, camera, _, mask, covered in jobs:
+            _check_job(splats, camera, mask, covered)
+        stacks = _make_stacks(jobs)
+        for stack in stacks:
+            self._capacity.guess(stack.parts.used)
+        report = Report([stack.parts.count * stack.camera.tile_count for stack in stacks])
+        for stack, places in zip(stacks, report.places):
+            self._begin(stack, *places)
+        report.start_reading()
+        return Listing(self, stacks, report)
+
+    def _begin(self, stack, numbers, counters):
+        """Send the instances of a stack on their way; numbers, counters: its places in the
+        Report."""
+        stack.numbers = numbers
+        if not stack.parts.used:
+            fill(counters, 0)
+            return
+        camera, mask = stack.camera, stack.mask
+        if stack.views is not None:
+            stack.depths = tile_depths(stack.views, camera, mask, stack.covered)
+        stack.order = depth_order(stack.splats, stack.parts)
+        stack.emitted = emit_instances(
+            stack.splats, stack.order, camera, mask, stack.depths, self._capacity, stack.parts,
+            numbers, counters,
+        )
+
+    def _finish(self, stack, counters, numbers):
+        """Fill lists and bounds of a stack; counters: (8,) on the host; numbers: (held,) held
+        tiles on the host. Returns the latter, which may have changed."""
         import cupy
 
-        count = len(splats)
-        _check(splats.data, (count, SPLAT), np.float32)
-        _check(splats.ids, (count,), np.int64)
-        for tiles in (mask, covered):
-            if tiles is not None:
-                _check(tiles, (camera.tile_count,), np.uint8)
-        if count == 0:
-            return _empty_lists(camera)
-        if room:
-            return self._lists_in_room(splats, camera, mask, room)
-        view = depths = None
-        if box is not None and not np.isinf(box).all():
-            view = _pack_view(camera, box)
-            depths = _tile_depths(view, camera, mask, covered)
-        emitted = self._emit(splats, camera, mask, depths)
-        instances, held = int(emitted.counters[INSTANCES]), int(emitted.counters[HELD])
-        if instances == 0:
-            return _empty_lists(camera)
-        bits = max(1, (camera.tile_count - 1).bit_length())
+        if stack.emitted and (counters[DISORDER] or self._is_full(stack, counters)):
+            counters = self._emit_again(stack, counters)
+            numbers = stack.numbers[: int(counters[HELD])].get()
+        tiles, parts = stack.camera.tile_count, stack.parts.count
+        stack.bounds = np.searchsorted(numbers, tiles * np.arange(parts + 1)).tolist()
+        instances, emitted, stack.order = int(counters[INSTANCES]), stack.emitted, None
+        if not instances:
+            stack.lists = _empty_lists()
+            return numbers[:0]
+        bits = max(1, (parts * tiles - 1).bit_length())
         keys, items = sort_pairs(emitted.keys, emitted.items, instances, bits)
+        held = len(numbers)
         offsets = cupy.empty(held + 1, np.int64)
-        _mark_starts(keys, emitted.slots, offsets, None)
-        lists = TileLists(emitted.tiles[:held], offsets, items, slots=emitted.slots)
-        if emitted.counters[CROSSED]:
-            lists.intervals = pixel_intervals(view, camera, lists.tiles, covered)
-        return lists
+        mark_starts(keys, emitted.slots, offsets, None)
+        stack.lists = TileLists(emitted.tiles[:held], offsets, items, held=numbers)
+        if counters[CROSSED]:
+            stack.lists.intervals = pixel_intervals(
+                stack.views, stack.camera, stack.numbers[:held], stack.covered
+            )
+        emitted.keys = emitted.items = None
+        return numbers
+
+    def _is_full(self, stack, counters):
+        """Whether a stack had not enough room. The next ones will have."""
+        rows, instances = int(counters[ROWS]), int(counters[INSTANCES])
+        self._capacity.grow(rows, instances)
+        return rows > stack.emitted.rows or instances > len(stack.emitted.items)
+
+    def _emit_again(self, stack, counters):
+        """Instances of a stack that did not fit, or not in order. Returns its counters on the
+        host."""
+        full = True
+        while full or counters[DISORDER]:
+            if counters[DISORDER]:
+                stack.order = depth_order(stack.splats, stack.parts, by_id=True)
+            stack.emitted = emit_instances(
+                stack.splats, stack.order, stack.camera, stack.mask, stack.depths,
+                self._capacity, stack.parts, stack.numbers,
+            )
+            counters = stack.emitted.counters.get()
+            full = self._is_full(stack, counters)
+        return counters
 
     def _lists_in_room(self, splats, camera, mask, room):
         """Lists in arrays of the room's sizes; instances beyond those in use sort last."""
@@ -119,142 +243,79 @@ class CudaLists:
         bits = camera.tile_count.bit_length()
         keys, items = sort_pairs(emitted.keys, emitted.items, room.instances, bits)
         offsets = cupy.empty(camera.tile_count + 1, np.int64)
-        _mark_starts(keys, emitted.slots, offsets, emitted.counters)
+        mark_starts(keys, emitted.slots, offsets, emitted.counters)
         return TileLists(
             emitted.tiles, offsets, items, slots=emitted.slots, counters=emitted.counters
         )
 
-    def _emit(self, splats, camera, mask, depths):
-        """Instances of all splats, with the counts on the host; grows the capacity if need be."""
-        if self._capacity is None:
-            self._capacity = Capacity()
-        self._capacity.guess(len(splats))
-        order = depth_order(splats)
-        while True:
-            emitted = emit_instances(splats, order, camera, mask, depths, self._capacity)
-            counters = emitted.counters = self._read(emitted.counters)
-            full = self._capacity.grow(int(counters[ROWS]), int(counters[INSTANCES]))
-            if counters[DISORDER]:
-                order = depth_order(splats, by_id=True)
-            elif not full:
-                return emitted
 
-    def _read(self, counters):
-        """Copy of a small device array; waits for the stream."""
-        import cupyx
+def _make_stacks(jobs):
+    """Stacks of the jobs, with what they need on the device."""
+    found = {}
+    for k, (splats, camera, *_) in enumerate(jobs):
+        base, _ = splats.place or (splats, 0)
+        key = id(base), camera.width, camera.height
+        found.setdefault(key, Stack(base, camera, [])).jobs.append(k)
+    stacks, arrays = list(found.values()), []
+    for stack in stacks:
+        mine = [jobs[k] for k in stack.jobs]
+        starts = [0 if splats.place is None else splats.place[1] for splats, *_ in mine]
+        runs = np.array([(a, len(splats)) for a, (splats, *_) in zip(starts, mine)], np.int64)
+        rows = int(runs.sum(1).max())
+        stack.splats = stack.splats.slice(0, rows)
+        stack.parts = Parts(len(mine), None, int(runs[:, 1].sum()))
+        if rows > stack.parts.used or len(mine) > 1:
+            stack.parts.runs = runs
+        if any(box is not None and not np.isinf(box).all() for _, _, box, *_ in mine):
+            views = [pack_view(camera, box) for _, camera, box, *_ in mine]
+            stack.views = np.stack(views).view(np.uint8).reshape(len(mine), -1)
+        stack.mask, stack.covered = (_rows_of_tiles(mine, column) for column in (3, 4))
+        arrays += [stack.parts.runs, stack.views, stack.mask, stack.covered]
+    placed = iter(upload([array for array in arrays if isinstance(array, np.ndarray)]))
+    arrays = iter([next(placed) if isinstance(array, np.ndarray) else array for array in arrays])
+    for stack in stacks:
+        stack.parts.runs, stack.views = next(arrays), next(arrays)
+        stack.mask, stack.covered = next(arrays), next(arrays)
+    return stacks
 
-        if self._counters is None:
-            self._counters = cupyx.empty_pinned(COUNTERS, np.uint64)
-        return counters.get(out=self._counters, blocking=True).copy()
+
+def _rows_of_tiles(jobs, column):
+    """(jobs, tile_count) uint8 of a column of jobs with ones where there is None; None where no
+    job has anything. What lies on the device stays there."""
+    rows = [job[column] for job in jobs]
+    if all(row is None for row in rows):
+        return None
+    if len(rows) == 1:
+        return rows[0].reshape(1, -1)
+    ones = np.ones(jobs[0][1].tile_count, np.uint8)
+    return np.stack([ones if row is None else row for row in rows])
 
 
-def depth_order(splats, by_id=False):
-    """Splats in order of depth: (keys, order), the sorted depth bits (n,) uint32 and the splats'
-    indices (n,) int32. Equal depths keep their order, or by_id that of their ids."""
+def _slots(stack):
+    """Place of every tile among the held ones, -1 of others, (tile_count,) int32."""
     import cupy
 
-    count = len(splats)
-    keys, order = cupy.empty(count, np.uint32), cupy.empty(count, np.int32)
-    _launch(
-        LISTS, "depth_keys", _blocks(count), BLOCK, splats.data, np.int64(count), splats.count,
-        keys, order,
-    )
-    if by_id:
-        _, order = sort_pairs(splats.ids, order)
-        keys = keys[order]
-    return sort_pairs(keys, order)
+    if stack.lists.tiles.size:
+        return stack.emitted.slots
+    return cupy.full(stack.camera.tile_count, -1, np.int32)
 
 
-def emit_instances(splats, order, camera, mask, depths, capacity, filled=False):
-    """Counts and writes the instances, as far as the Capacity or Room goes, and lists the held
-    tiles. order: what depth_order returned; filled: keys that no instance has are larger than
-    all tiles. Does not wait: counters stay on the device."""
-    import cupy
-
-    count, tile_count = len(splats), camera.tile_count
-    size = np.int32(camera.width), np.int32(camera.height)
-    key_type = np.uint16 if tile_count < 1 << 16 else np.uint32
-    keys = cupy.empty(capacity.instances, key_type)
-    if filled:
-        fill(keys, 0xFF)
-    items = cupy.empty(capacity.instances, np.int32)
-    sorter(keys, items).storage(keys, items, capacity.instances)  # now, not while the GPU waits
-    entries = cupy.empty((ENTRY_WORDS, count), np.uint32)
-    slices = cupy.empty((capacity.rows, 2), np.int32)
-    tiles, slots = cupy.empty(tile_count, np.int32), cupy.empty(tile_count, np.int32)
-    splat_blocks, row_blocks = _blocks(count), _blocks(capacity.rows)
-    zeroed = zeros(
-        COUNTERS + 2 * _blocks(tile_count, 8) + splat_blocks + row_blocks, np.uint64
-    )
-    _launch(
-        LISTS, "place_rows", splat_blocks, BLOCK, splats.data, *order, splats.ids, np.int64(count),
-        splats.count, *size, np.int64(capacity.rows), entries, slices, zeroed,
-    )
-    _launch(
-        LISTS, "emit_" + keys.dtype.name, row_blocks, BLOCK, entries, slices, np.int64(count),
-        np.int64(capacity.rows), *size, mask, depths, np.int64(capacity.instances), keys, items,
-        zeroed,
-    )
-    _launch(LISTS, "list_held", 1, 1024, *size, tiles, slots, zeroed)
-    return Emitted(keys, items, tiles, slots, zeroed[:COUNTERS])
-
-
-def _mark_starts(keys, slots, offsets, counters):
-    """Set offsets of the lists among sorted keys; counters: where counts stay on the device."""
-    each = 16 // keys.itemsize  # keys a thread reads
-    _launch(
-        LISTS, "mark_starts_" + keys.dtype.name, _blocks(len(keys), BLOCK * each), BLOCK, keys,
-        np.int64(len(keys)), slots, np.int32(len(offsets) - 1), offsets, counters,
-    )
-
-
-def pixel_intervals(view, camera, tiles, covered=None):
-    """Depths [in, out) inside the cell of every pixel of some tiles, (k, 2, 256) float32."""
-    import cupy
-
-    intervals = cupy.empty((len(tiles), 2, PIXELS), np.float32)
-    _launch(
-        CELL, "pixel_intervals", min(len(tiles), WIDE), PIXELS, view, np.int32(camera.width),
-        np.int32(camera.height), tiles, np.int32(len(tiles)), covered, intervals,
-    )
-    return intervals
-
-
-def _tile_depths(view, camera, mask, covered):
-    """Bounds of the depths inside the cell for each live tile, (tile_count, 4) float32."""
-    import cupy
-
-    depths = cupy.empty((camera.tile_count, 4), np.float32)
-    _launch(
-        CELL, "tile_depths", min(_blocks(camera.tile_count, BLOCK // 32), WIDE), BLOCK, view,
-        np.int32(camera.width), np.int32(camera.height), mask, covered, depths,
-    )
-    return depths
-
-
-def _pack_view(camera, box):
-    """Camera and cell as the kernels take them, by value."""
-    view = np.empty(1, VIEW)
-    view["camera"] = camera.packed()
-    view["box"] = np.asarray(box, np.float64).reshape(6)
-    return view
-
-
-def _empty_lists(camera):
+def _empty_lists():
     import cupy
 
     return TileLists(
         cupy.empty(0, np.int32), cupy.zeros(1, np.int64), cupy.empty(0, np.int32),
-        slots=cupy.full(camera.tile_count, -1, np.int32),
+        held=np.empty(0, np.int32),
     )
 
 
-def _blocks(count, size=BLOCK):
-    return -(-count // size)
-
-
-def _launch(source, name, blocks, threads, *arguments):
-    run(kernel(source, name), (blocks,), threads, arguments)
+def _check_job(splats, camera, mask, covered):
+    """Refuses arguments of tile_lists that kernels would misread."""
+    _check(splats.data, (len(splats), SPLAT), np.float32)
+    _check(splats.ids, (len(splats),), np.int64)
+    for tiles in (mask, covered):
+        if tiles is not None:
+            _check(tiles, (camera.tile_count,), np.uint8)
 
 
 def _check(array, shape, dtype):

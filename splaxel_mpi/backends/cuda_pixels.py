@@ -8,11 +8,12 @@ from ..scene.camera import TILE
 from . import cuda_module
 from .checks import check_array, check_loss
 from .cuda_launch import run
-from .cuda_lists import HELD
+from .cuda_emit import HELD
 from .pieces import stream_items
 
 PIXELS = TILE * TILE
 THREADS = 256  # of a block of compose.cu, of pack and of unpack
+SUM_THREADS = 1024  # of share_of_view in step.cu
 TILES_A_BLOCK = 4  # compose.cu: 64 threads a tile
 LOSS_HEIGHT = 32  # loss.cu: pixel rows of a region
 LOSS_PIXELS = 4  # loss.cu: pixels of a region for a thread
@@ -125,6 +126,35 @@ class CudaPixels:
             ))
         return out
 
+    def to_image(self, tiles, data, camera):
+        """See Backend.to_image."""
+        tiles_x, tiles_y = camera.tiles
+        image = self.xp.empty((3, TILE * tiles_y, TILE * tiles_x), self.real)
+        self._lay_out("tiles_to_image", data, tiles, camera, image)
+        return image
+
+    def to_tiles(self, tiles, image, camera, out):
+        """See Backend.to_tiles."""
+        tiles_x, tiles_y = camera.tiles
+        check_array("image", image, (3, TILE * tiles_y, TILE * tiles_x), self.real)
+        self._lay_out("image_to_tiles", out, tiles, camera, image)
+
+    def _lay_out(self, name, data, tiles, camera, image):
+        count, (tiles_x, tiles_y) = len(tiles), camera.tiles
+        check_array("tiles", tiles, (count,), np.int32)
+        check_array("data", data, (count, 3, PIXELS), self.real)
+        source, target = (data, image) if name == "tiles_to_image" else (image, data)
+        if count:
+            run(cuda_module.kernel("compose.cu", name), (-(-count // TILES_A_BLOCK),), THREADS,
+                (source, tiles, np.int32(count), np.int32(tiles_x), np.int32(tiles_y), target))
+
+    def share(self, sums, counted, values, out):
+        """See Backend.share."""
+        check_array("sums", sums, (len(counted), 3), np.float64)
+        check_array("out", out, (3,), np.float64)
+        run(cuda_module.kernel("step.cu", "share_of_view"), (1,), SUM_THREADS,
+            (sums, np.int32(len(sums)), counted, np.float64(values), out))
+
     def loss(self, image, photo, camera, tiles, rect, ssim_weight):
         """See Backend.loss. Tiles outside rect are not supervised.
 
@@ -170,5 +200,5 @@ class CudaPixels:
 
     def _check_pieces(self, name, tiles, table, half):
         check_array(name, tiles, (None, 4 if half else None, PIXELS), self.real)
-        check_array("table", table, (None, 3), np.int64)
+        check_array("table", table, (None, 2), np.int64)
         return tiles.shape[1]

@@ -6,13 +6,14 @@ to learn how many rows it has.
 """
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..partition.tree import Tree
 from ..scene.gaussians import GROUPS
 from .base import SPLAT, Splats
-from .cuda_launch import run, zeros
+from .cuda_launch import fill, run, zeros
 from .cuda_module import kernel
 from .host_library import call
 from .checks import check_array, check_degree, check_gradient
@@ -70,9 +71,32 @@ def camera_view(camera, near):
                     float(near))
 
 
+def reach_view(camera):
+    """ReachView of math/reach.cuh, to be passed by value."""
+    return by_value("spx_reach_view", REACH_VIEW_BYTES, camera.packed(), camera.width,
+                    camera.height)
+
+
 def _read(total):
     """A count of the device, once its kernels are done."""
     return int(total.get()[0])
+
+
+@dataclass
+class Words:
+    """Zeroed words of two compactions, each where its kernel takes it: (1,) uint64 of tickets and
+    totals, those of the tiles."""
+
+    tickets: tuple
+    totals: tuple
+    tests: object  # (tiles of TEST_ROWS,)
+    tiles: object  # (tiles,)
+
+
+def _cut_words(words, tests):
+    """Words from (WORDS + tests + tiles,) uint64."""
+    tickets, totals = (words[0:1], words[1:2]), (words[2:3], words[3:4])
+    return Words(tickets, totals, words[WORDS : WORDS + tests], words[WORDS + tests :])
 
 
 def check_tree(tree):
@@ -99,8 +123,17 @@ class CudaProject:
     """
 
     _most_visible = _most_reached = 0  # rows of recent calls
-    _views = None  # by identity of a camera: it, and by near plane what kernels take of it
     _tree = None, None  # the last tree and its arrays on the device
+
+    @functools.cached_property
+    def _views(self):
+        """By identity of a camera: it, and by name or near plane what kernels take of it."""
+        return {}
+
+    @functools.cached_property
+    def _arenas(self):
+        """Of _words, by tile."""
+        return {}
 
     def _parameters(self, gaussians):
         for name, width in GROUPS.items():
@@ -109,27 +142,38 @@ class CudaProject:
             raise ValueError("a rank holds fewer than 2^31 Gaussians")
         return [getattr(gaussians, name) for name in GROUPS]
 
-    def _words(self, count, tile):
-        """Zeroed words of two compactions over count rows, by tiles of TEST_ROWS and of ``tile``:
-        two tickets, two totals, then the words of the tiles. Returns (words, tests, tiles)."""
-        tests = -(-count // TEST_ROWS)
-        words = zeros(WORDS + tests + -(-count // tile), np.uint64)
-        return words, words[WORDS:WORDS + tests], words[WORDS + tests:]
+    def _words(self, count, tile, views=1):
+        """Zeroed words of two compactions over count rows, by tiles of TEST_ROWS and of ``tile``,
+        for each of several views: two tickets, two totals, then the words of the tiles of each.
+        Several views get the same memory at every call: a stream works on one after the other."""
+        tests, tiles = -(-count // TEST_ROWS), -(-count // tile)
+        size = WORDS + tests + tiles
+        if views == 1:
+            return [_cut_words(zeros(size, np.uint64), tests)]
+        key, arena, parts = self._arenas.get(tile, (None,) * 3)
+        if key != (size, tests, views):
+            arena = self.xp.empty((views, size), np.uint64)
+            parts = [_cut_words(arena[v], tests) for v in range(views)]
+            self._arenas[tile] = (size, tests, views), arena, parts
+        fill(arena, 0)
+        return parts
 
     def camera_view(self, camera, near):
         """View<float> of a camera, the same object for as long as the camera is among the last;
         recordings (cuda_launch) tell arguments apart by their identity."""
-        if self._views is None:
-            self._views = {}
+        return self._view(camera, near, lambda: camera_view(camera, near))
+
+    def _view(self, camera, key, make):
+        """What kernels take of a camera, made once for as long as it is among the last."""
         if id(camera) not in self._views:
             if len(self._views) >= MOST_VIEWS:
                 self._views.pop(next(iter(self._views)))  # the oldest
             # the camera is kept too, so that no other has its identity
             self._views[id(camera)] = camera, {}
         views = self._views[id(camera)][1]
-        if near not in views:
-            views[near] = camera_view(camera, near)
-        return views[near]
+        if key not in views:
+            views[key] = make()
+        return views[key]
 
     def project(self, gaussians, camera, degree, near, room=None):
         """See Backend.project. Rows with a value that is not finite are not visible.
@@ -167,18 +211,20 @@ class CudaProject:
         data = xp.empty((rows, SPLAT), self.real)
         return Splats(xp.empty(rows, np.int32), data, xp.empty(rows, np.int64))
 
-    def _project(self, parameters, ids, view, degree, out):
-        """Fill out as far as it goes. Returns the number of visible rows, on the device."""
+    def _project(self, parameters, ids, view, degree, out, total=None, words=None):
+        """Fill out as far as it goes. words: of _words, None: new ones. Returns the number of
+        visible rows, on the device: total (1,) uint64, zero before, where it is given."""
         count = len(ids)
-        words, tests, tiles = self._words(count, PROJECT_THREADS)
+        words = words or self._words(count, PROJECT_THREADS)[0]
         candidates = self.xp.empty(count, np.int32)
-        launch(kernel("project.cu", "cull"), len(tests), TEST_THREADS, count, parameters[0],
-               parameters[1], view, words[0:], tests, words[2:], candidates)
+        launch(kernel("project.cu", "cull"), len(words.tests), TEST_THREADS, count, parameters[0],
+               parameters[1], view, words.tickets[0], words.tests, words.totals[0], candidates)
+        total = words.totals[1] if total is None else total
         launch(kernel("project.cu", f"project_{degree}"),
-               min(len(tiles), _persistent(PROJECT_BLOCKS)), PROJECT_THREADS, *parameters, ids,
-               view, candidates, words[2:], words[1:], tiles, words[3:], len(out), out.rows,
-               out.data, out.ids)
-        return words[3:4]
+               min(len(words.tiles), _persistent(PROJECT_BLOCKS)), PROJECT_THREADS, *parameters,
+               ids, view, candidates, words.totals[0], words.tickets[1], words.tiles, total,
+               len(out), out.rows, out.data, out.ids)
+        return total
 
     def project_backward(self, gaussians, camera, degree, splats, gradient, out, tally=None):
         """See Backend.project_backward. A row must not occur twice in splats.
@@ -235,27 +281,31 @@ class CudaProject:
         check_aligned("splats.data", splats.data)
         check_array("own", own, (count,), np.int32)
         arrays = self._tree_arrays(tree)
-        view = by_value("spx_reach_view", REACH_VIEW_BYTES, camera.packed(), camera.width,
-                        camera.height)
         room = max(LEAST_ROOM, self._most_reached * 5 // 4)
         while True:
             out = self.xp.empty(room, np.int32), self.xp.empty(room, np.int32)
-            found = _read(self._reach(splats.data, own, view, arrays, out)) if count else 0
+            found = _read(self._reach(splats.data, own, camera, arrays, out)) if count else 0
             if found <= room:
                 break
             room = found
         self._most_reached = max(found, self._most_reached * 9 // 10)
         return out[0][:found], out[1][:found]
 
-    def _reach(self, data, own, view, arrays, out):
-        """Fill out (index, cell) as far as it goes. Returns the number of pairs, on the device."""
+    def _reach(self, data, own, camera, arrays, out, visible=None, total=None, words=None):
+        """Fill out (index, cell) as far as it goes. visible: (1,) uint64 on the device, rows in
+        use, None: all; words: of _words, None: new ones. Returns the number of pairs, on the
+        device: total (1,) uint64, zero before, where it is given."""
         count = len(own)
         *nodes, boxes = arrays
-        words, tests, tiles = self._words(count, REACH_THREADS)
+        view = self._view(camera, "reach", lambda: reach_view(camera))
+        words = words or self._words(count, REACH_THREADS)[0]
         candidates = self.xp.empty(count, np.int32)
-        launch(kernel("reach.cu", "reach_candidates"), len(tests), TEST_THREADS, count, data, own,
-               view, boxes, np.int32(len(boxes)), words[0:], tests, words[2:], candidates)
-        launch(kernel("reach.cu", "reach_cells"), min(len(tiles), _persistent(REACH_BLOCKS)),
-               REACH_THREADS, data, own, view, *nodes, np.int32(len(nodes[0])), candidates,
-               words[2:], words[1:], tiles, words[3:], len(out[0]), *out)
-        return words[3:4]
+        launch(kernel("reach.cu", "reach_candidates"), len(words.tests), TEST_THREADS, count,
+               visible, data, own, view, boxes, np.int32(len(boxes)), words.tickets[0],
+               words.tests, words.totals[0], candidates)
+        total = words.totals[1] if total is None else total
+        launch(kernel("reach.cu", "reach_cells"),
+               min(len(words.tiles), _persistent(REACH_BLOCKS)), REACH_THREADS, data, own, view,
+               *nodes, np.int32(len(nodes[0])), candidates, words.totals[0], words.tickets[1],
+               words.tiles, total, len(out[0]), *out)
+        return total

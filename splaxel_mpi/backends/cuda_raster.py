@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .base import ABSOLUTE_GRADIENT, SPLAT, SPLAT_GRADIENT, Partial
-from .cuda_lists import HELD
+from .cuda_emit import HELD
 from .cuda_launch import note_call, run, zeros
 from .cuda_module import kernel
 
@@ -68,7 +68,9 @@ class CudaRaster:
             _launch("forward", lists, 2 * held, arguments)
         return Partial(lists.tiles, pixels, walked)
 
-    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop, absolute=False):
+    def rasterize_backward(
+        self, splats, lists, partial, gradient, camera, stop, absolute=False, out=None
+    ):
         """See Backend.rasterize_backward. Does not wait for the GPU."""
         import cupy
 
@@ -76,7 +78,9 @@ class CudaRaster:
         _check_job(splats, lists)
         _check("gradient", gradient, (held, 4, PIXELS), np.float32)
         columns = ABSOLUTE_GRADIENT if absolute else SPLAT_GRADIENT
-        sums = zeros((len(splats), columns), np.float32)
+        sums = zeros((len(splats), columns), np.float32) if out is None else out
+        if sums.shape != (len(splats), columns) or not sums.flags.c_contiguous:
+            raise TypeError(f"out must be contiguous {(len(splats), columns)}, got {sums.shape}")
         if not held:
             return sums
         rows = None
@@ -93,6 +97,29 @@ class CudaRaster:
             _gather(lists.items, rows, sums)
         return sums
 
+    def rasterize_all(self, parts, stop):
+        """See Backend.rasterize_all: one pass over the tiles of each Stack (cuda_lists)."""
+        for stack in _stacks(parts):
+            stack.partial = self.rasterize(stack.splats, stack.lists, stack.camera, stop)
+        out = []
+        for _, lists, _ in parts:
+            stack, k = lists.stack
+            pixels = stack.partial.pixels[stack.bounds[k] : stack.bounds[k + 1]]
+            out.append(Partial(lists.tiles, pixels))
+        return out
+
+    def rasterize_all_backward(self, parts, partials, seeds, stop, absolute, out):
+        """See Backend.rasterize_all_backward; out: of gradient_rows."""
+        for stack in _stacks(parts):
+            mine = [k for k, (_, lists, _) in enumerate(parts) if lists.stack[0] is stack]
+            # the rows of the splats that the lists name
+            sums = out[mine[0]].base[: len(stack.splats)]
+            self.rasterize_backward(
+                stack.splats, stack.lists, stack.partial, _joined([seeds[k] for k in mine]),
+                stack.camera, stop, absolute, sums,
+            )
+        return out
+
     def evaluated_pairs(self, lists, partial):
         """See Backend.evaluated_pairs: 32 pixels for each bit of the masks that were written."""
         import cupy
@@ -108,6 +135,24 @@ class CudaRaster:
         masks = cupy.where(written, walked.masks, np.uint32(0))
         bits = cupy.unpackbits(masks.view(np.uint8).ravel())
         return int(bits.sum(dtype=np.int64)) * PIXELS // REGIONS
+
+
+def _stacks(parts):
+    """The stacks that the lists of the parts come from, in their order."""
+    found = {id(lists.stack[0]): lists.stack[0] for _, lists, _ in parts}
+    return list(found.values())
+
+
+def _joined(arrays):
+    """The arrays one after another: a view where they lie so in memory."""
+    import cupy
+
+    arrays = [array for array in arrays if len(array)] or arrays[:1]
+    first, ends = arrays[0], [array.data.ptr + array.nbytes for array in arrays]
+    if all(array.data.ptr == end for array, end in zip(arrays[1:], ends)):
+        rows = sum(map(len, arrays))
+        return cupy.ndarray((rows, *first.shape[1:]), first.dtype, first.data)
+    return cupy.concatenate(arrays)
 
 
 def _order(lists, steps, most):

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..scene.camera import TILE
 from .checks import check_array, check_loss
+from ..visibility.tiles import to_image, to_tiles
 from .host_library import call, suffix
 from .pieces import check_table, stream_items
 
@@ -45,16 +46,15 @@ class HostPixels:
         """See Backend.compose_backward. A row of the result is wanted by one layer at most.
 
         Layers that have nothing (slot -1) give nothing. Raises ValueError for wrong shapes,
-        types, slots or rows.
+        types or slots.
         """
         self._check_layers(pool, slots)
         tiles, layers = slots.shape
         check_array("gradient", gradient, (tiles, 3, PIXELS), self.real)
         check_array("wanted", wanted, (tiles, layers), np.int32)
-        check_range("wanted", wanted.ravel(), -1, count - 1)
         out = np.zeros((count, 4, PIXELS), self.real)
         call(f"spx_compose_backward_{suffix(self.real)}", pool, slots, tiles, layers,
-             self._background(background), gradient, wanted, out, self.threads)
+             self._background(background), gradient, wanted, count, out, self.threads)
         return out
 
     def residuals(self, pool, slots, tiles, camera):
@@ -67,6 +67,18 @@ class HostPixels:
         call(f"spx_residuals_{suffix(self.real)}", pool, slots, count, layers, tiles,
              camera.width, camera.height, out, self.threads)
         return out
+
+    def to_image(self, tiles, data, camera):
+        """See Backend.to_image; zero where there is no tile."""
+        return to_image(tiles, data, camera)
+
+    def to_tiles(self, tiles, image, camera, out):
+        """See Backend.to_tiles."""
+        out[:] = to_tiles(tiles, image, camera)
+
+    def share(self, sums, counted, values, out):
+        """See Backend.share."""
+        out[:] = sums[counted].sum(0) / values
 
     def loss(self, image, photo, camera, tiles, rect, ssim_weight):
         """See Backend.loss. Tiles outside rect are not supervised.
@@ -137,6 +149,6 @@ class HostPixels:
         """Raise ValueError unless the pieces lie in the tiles and the stream. Returns the
         planes."""
         check_array(name, tiles, (None, 4 if half else None, PIXELS), self.real)
-        check_array("table", table, (None, 3), np.int64)
+        check_array("table", table, (None, 2), np.int64)
         check_table(table, len(tiles), count)
         return tiles.shape[1]

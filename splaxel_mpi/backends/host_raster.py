@@ -109,14 +109,17 @@ class HostRaster:
         )
         return Partial(lists.tiles, pixels, walked)
 
-    def rasterize_backward(self, splats, lists, partial, gradient, camera, stop, absolute=False):
+    def rasterize_backward(
+        self, splats, lists, partial, gradient, camera, stop, absolute=False, out=None
+    ):
         """See Backend.rasterize_backward. The same bits for any number of threads: a splat's
         contributions are added tile by tile in ascending order."""
         name, walked, count = suffix(self.real), partial.last, len(splats)
         _check(splats.data, (count, SPLAT), self.real)
         _check(gradient, partial.pixels.shape, self.real)
         columns = ABSOLUTE_GRADIENT if absolute else SPLAT_GRADIENT
-        sums = np.zeros((count, columns), self.real)
+        sums = np.zeros((count, columns), self.real) if out is None else out
+        _check(sums, (count, columns), self.real)
         rows = None
         if self.threads > 1:
             rows = np.zeros((len(lists.items), columns), self.real)

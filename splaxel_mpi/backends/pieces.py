@@ -1,22 +1,13 @@
-"""Rectangles of tiles as they lie in a stream: the tables that pack and unpack take."""
+"""Rectangles of tiles as they lie in a stream: the tables that pack and unpack take.
+
+A table is (k, 2) int64. Of each piece it has the row of the array of tiles in the lower 32 bits of
+the first number and above them a byte for each side of the rectangle inside the tile, x0 lowest,
+then y0, x1, y1; and the pixels of the stream before it.
+"""
 
 import numpy as np
 
-from ..scene.camera import TILE
-
-
-def piece_table(rows, rects):
-    """Table of a stream, (k, 3) int64, and its number of pixels.
-
-    rows: (k,) rows of the array of tiles; rects: (k, 4) integers x0, y0, x1, y1 inside the tile.
-    The columns are row, rectangle (a byte for each side, x0 lowest), pixels of the stream before.
-    """
-    rects = np.asarray(rects, np.int64).reshape(-1, 4)
-    areas = (rects[:, 2] - rects[:, 0]) * (rects[:, 3] - rects[:, 1])
-    ends = np.cumsum(areas)
-    sides = rects @ (1 << np.array([0, 8, 16, 24], np.int64))
-    table = np.stack([np.asarray(rows, np.int64), sides, ends - areas], axis=1)
-    return np.ascontiguousarray(table), int(areas.sum())
+from .host_library import call
 
 
 def stream_items(real, planes, half):
@@ -29,10 +20,6 @@ def stream_items(real, planes, half):
 
 def check_table(table, rows, pixels):
     """Raise ValueError unless all pieces of a host table lie in so many tiles and pixels."""
-    x0, y0, x1, y1 = (table[:, 1] >> shift & 255 for shift in (0, 8, 16, 24))
-    good = (table[:, 0] >= 0) & (table[:, 0] < rows) & (x0 <= x1) & (y0 <= y1)
-    good &= (x1 <= TILE) & (y1 <= TILE) & (table[:, 2] >= 0)
-    good &= table[:, 2] + (x1 - x0) * (y1 - y0) <= pixels
-    if not good.all():
-        wrong = table[np.flatnonzero(~good)[0]].tolist()
+    wrong = call("spx_check_pieces", table, len(table), rows, pixels)
+    if wrong >= 0:
         raise ValueError(f"piece {wrong} does not lie in {rows} tiles and {pixels} pixels")

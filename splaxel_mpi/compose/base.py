@@ -20,7 +20,9 @@ class CellPart:
     lists: TileLists = None
     partial: Partial = None
     held: np.ndarray = None  # (held,) int32 on the host, partial.tiles
-    saturated: np.ndarray = None  # (held,) bool on the host: dark in front of the cell
+    # of a view with masks, from Compositor.judge on, (held,) each on the host:
+    saturated: np.ndarray = None  # bool: dark in front of the cell
+    through: np.ndarray = None  # real, largest transmittance of the cell
 
     @property
     def own(self):
@@ -33,7 +35,7 @@ class ViewWork:
     """One view of a chunk on one rank, from projection to gradients."""
 
     camera: Camera
-    splats: Splats  # this rank's visible Gaussians
+    splats: Splats = None  # this rank's visible Gaussians
     parts: list = field(default_factory=list)  # CellPart of each local cell
     gradient: np.ndarray = None  # (len(splats), 9), dL/d(splat) summed over all cells
     masks: object = None  # visibility.saturation.ViewMasks, None: all tiles are live
@@ -53,8 +55,9 @@ class Composed:
     supervised: np.ndarray  # (tile_count,) bool: gradients are wanted here
     counted: np.ndarray  # (tile_count,) bool: this rank adds these tiles to the sums
     state: object = None  # the strategy's own: what its backward pass needs
-    # of a view with masks, from the backward pass on:
-    places: np.ndarray = None  # (layers,) int64 ascending: where in the visibility order each is
+    placed: np.ndarray = None  # tiles on the device, where a strategy has brought them there
+    # of a view with masks, from Compositor.judge on:
+    places: np.ndarray = None  # (layers,) int32 ascending: where in the visibility order each is
     residuals: np.ndarray = None  # (n, layers + 1) real on the host, see Backend.residuals
 
 
@@ -62,8 +65,8 @@ class Compositor:
     """A way to bring partial pixels together and gradients back.
 
     Created with (backend, exchange, layout, background, precision); every rank calls the same
-    methods with the same views. compose and backward are generators (mpi.pipeline): they yield
-    once an exchange has begun. Several chunks may be between the two, so what belongs to one is
+    methods with the same views. compose, backward and judge are generators (mpi.pipeline): they
+    yield once an exchange has begun. Several chunks may be between them, so what belongs to one is
     in its works and in what compose returns.
     """
 
@@ -82,14 +85,19 @@ class Compositor:
         """
         raise NotImplementedError
 
-    def backward(self, works, composed, gradients):
+    def backward(self, works, composed, gradient):
         """From dL/dC to the partials.
 
-        gradients: per view (n, 3, 256) on composed.tiles. Returns, per view, the list over
-        local cells of (held, 4, 256) dL/d(C_m, T_m).
-
-        Where a view has masks it also fills saturated of its parts: whether the transmittance in
-        front of the cell is below masks.threshold in all pixels of a tile; and places and
-        residuals of what this rank composed. Whoever composes a tile knows both.
+        gradient: (n, 3, 256) on the composed tiles of all views, view after view. Returns, per
+        view, the list over local cells of (held, 4, 256) dL/d(C_m, T_m).
         """
         raise NotImplementedError
+
+    def judge(self, works, composed):
+        """Of views with masks, after backward: fill saturated of their parts, whether the
+        transmittance in front of the cell is below masks.threshold in all pixels of a tile, and
+        through; and places and residuals of what this rank composed. Whoever composes a tile
+        knows what is in front of a cell. Collective. What it waits for was begun in backward, so
+        that a device may have other work by now.
+        """
+        yield from ()

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ..backends.host_library import call
+
 
 def gather(works, layout, exchange):
     """Tiles that every cell holds, per view a (cells, tile_count) bool array.
@@ -9,29 +11,21 @@ def gather(works, layout, exchange):
     One collective for all views of the chunk, in which every
     rank sends bits for as many cells as any rank has. A generator, see mpi.pipeline.
     """
-    counts = np.array([work.camera.tile_count for work in works])
-    sizes = -(-counts // 8) * 8  # the bits of a view fill whole bytes
-    starts = np.cumsum(sizes) - sizes
+    counts = np.array([work.camera.tile_count for work in works], np.int64)
+    sizes = (counts + 7) // 8  # bytes of a view
+    starts, size = np.cumsum(sizes) - sizes, int(sizes.sum())
     most = int(layout.cells_per_rank().max())
-    local = np.zeros((most, int(sizes.sum())), bool)
-    for work, start in zip(works, starts):
-        for row, part in zip(local, work.parts):
-            row[start + part.held] = True
-    pending = exchange.start_allgather("bitmaps", np.packbits(local, axis=1))
+    parts = [part.held for work in works for part in work.parts]
+    lengths = np.array([len(held) for held in parts], np.int64)
+    bits = np.zeros((most, size), np.uint8)
+    call("spx_held_bits", np.concatenate([np.zeros(0, np.int32), *parts]), lengths, len(works),
+         len(layout.local), starts, size, bits)
+    pending = exchange.start_allgather("bitmaps", bits)
     yield
     bits = pending.wait()
     first = np.searchsorted(layout.owner, layout.owner)  # the first cell of each cell's rank
-    rows = bits[layout.owner, np.arange(layout.cells) - first]
-    held = np.unpackbits(rows, axis=1).astype(bool)
-    return [held[:, start : start + count] for start, count in zip(starts, counts)]
-
-
-def read_held(works, backend):
-    """Fill part.held of all parts of a chunk by one copy from the device."""
-    parts = [part for work in works for part in work.parts]
-    if not parts:
-        return
-    tiles = backend.to_host(backend.xp.concatenate([part.lists.tiles for part in parts]))
-    ends = np.cumsum([len(part.lists.tiles) for part in parts])
-    for part, held in zip(parts, np.split(tiles, ends[:-1])):
-        part.held = held
+    rows = layout.owner * most + np.arange(layout.cells) - first
+    held = np.empty(int(counts.sum()) * layout.cells, bool)
+    call("spx_held_bytes", bits, rows, layout.cells, len(works), starts, counts, size, held)
+    ends = [0, *(np.cumsum(counts) * layout.cells).tolist()]
+    return [held[a:b].reshape(layout.cells, -1) for a, b in zip(ends, ends[1:])]

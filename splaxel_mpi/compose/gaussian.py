@@ -53,17 +53,23 @@ class GaussianExchange(Compositor):
         self.halo = Halo(backend, exchange)
         self.id_width = 8 // np.dtype(backend.real).itemsize  # reals that hold an int64 id
 
-    def send(self, works):
-        """Fill works[v].parts with this rank's Strip of each view. Collective; a generator, see
-        mpi.pipeline. So are the others that exchange."""
+    def send(self, works, projected):
+        """Fill works[v].splats, and parts with this rank's Strip of each view. projected: of
+        Backend.project_views. Collective; a generator, see mpi.pipeline. So are the others that
+        exchange. Returns the number of splats for other ranks."""
         xp, ranks = self.backend.xp, self.layout.ranks
+        unmasked = [None] * len(works)
+        routing = self.backend.start_route(projected, self.layout, unmasked, wanted=False)
+        yield
+        for work, splats in zip(works, routing.take().splats):
+            work.splats = splats
         if ranks == 1:
             for work in works:
                 starts = np.array([0, work.camera.tile_count])
                 work.parts = [Strip(0, 0, len(work.splats), work.splats, starts=starts,
                                     stop=work.camera.tile_count)]
             self.sent = None
-            return
+            return 0
         boxes = [tile_boxes(work.splats, work.camera, xp) for work in works]
         yield from self._cut(works, boxes)
         self.sent = [self._route(*view) for view in zip(works, boxes)]
@@ -72,12 +78,7 @@ class GaussianExchange(Compositor):
         records = yield from self._exchange_records(works)
         for v, work in enumerate(works):
             work.parts[0].splats = self._splats(records, v)
-
-    def count(self):
-        """Splats that this rank sent to others for the last chunk."""
-        if self.sent is None:
-            return 0
-        return int(self.counts.sum() - self.counts[self.layout.rank].sum())
+        return int(counts.sum() - counts[self.layout.rank].sum())
 
     def _cut(self, works, boxes):
         """Give every view a Strip without splats yet. Collective."""
@@ -223,14 +224,15 @@ class GaussianExchange(Compositor):
         image, _ = self.backend.compose(pool, slots, self.background)
         return image, Own(pool, slots, None)
 
-    def backward(self, works, composed, gradients):
+    def backward(self, works, composed, gradient):
         """See Compositor.backward."""
-        out = []
-        for view, gradient in zip(composed, gradients):
-            own = view.state
+        out, start = [], 0
+        for view in composed:
+            own, of_view = view.state, gradient[start : start + len(view.tiles)]
+            start += len(view.tiles)
             rows = self.backend.compose_backward(
                 own.pool, own.slots, self.background,
-                gradient[self.backend.to_device(own.place)], own.slots, len(own.pool),
+                of_view[self.backend.to_device(own.place)], own.slots, len(own.pool),
             )
             out.append([rows])
         yield from ()  # nothing is exchanged

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..backends.host_library import call
 from ..scene.camera import TILE
 from ..visibility.tiles import SSIM_REACH
 
@@ -14,20 +15,17 @@ PARTS = (
 PLANES = 3
 
 
-def borders(needed, supervised, camera):
+def borders(needed, supervised, camera, run=None):
     """Tiles that a rank needs, by how much of them: three ascending arrays, one for each of PARTS.
 
     needed, supervised: (tile_count,) bool. A needed tile between or beside supervised ones, or
-    one of them itself, is needed whole.
+    one of them itself, is needed whole. run: (first, behind the last) tile to look at, None: all.
     """
-    tiles_x, tiles_y = camera.tiles
-    grid = np.zeros((tiles_y + 2, tiles_x + 2), bool)
-    grid[1:-1, 1:-1] = supervised.reshape(tiles_y, tiles_x)
-    wide = grid[:, :-2] | grid[:, 1:-1] | grid[:, 2:]
-    above, level, below = (part.reshape(-1) for part in (wide[:-2], wide[1:-1], wide[2:]))
-    one_sided = (above ^ below) & ~level & needed
-    chosen = needed & ~one_sided, one_sided & above, one_sided & below
-    return [np.flatnonzero(tiles) for tiles in chosen]
+    first, last = (0, camera.tile_count) if run is None else map(int, run)
+    tiles, counts = np.empty((len(PARTS), last - first), np.int64), np.empty(len(PARTS), np.int64)
+    call("spx_borders", needed, supervised, camera.width, camera.height, first, last, tiles,
+         counts)
+    return [row[:count] for row, count in zip(tiles, counts.tolist())]
 
 
 class Halo:
@@ -46,14 +44,10 @@ class Halo:
         """
         rank, ranks = self.exchange.rank, self.exchange.ranks
         views = list(zip(cameras, starts, demands))
-        wanted = [
-            [borders(d.needed[to], d.supervised[to], camera) for to in range(ranks)]
-            for camera, _, d in views
-        ]
         pieces = {
             (source, to): [
-                _inside(tiles[to], starts[source : source + 2])
-                for tiles, (_, starts, _) in zip(wanted, views)
+                borders(d.needed[to], d.supervised[to], camera, starts[source : source + 2])
+                for camera, starts, d in views
             ]
             for source in range(ranks)
             for to in range(ranks)
@@ -109,11 +103,6 @@ class Halo:
                 if len(found):
                     out[to_device(place[found]), :, part] = arrived[source, v, k]
         return tiles, out
-
-
-def _inside(parts, run):
-    """Those of each ascending array of tiles that lie in a run."""
-    return [tiles[slice(*np.searchsorted(tiles, run))] for tiles in parts]
 
 
 def _pixels(part):

@@ -14,15 +14,13 @@ class Overlap(PixelCompositor):
 
     name = "overlap"
 
-    def backward(self, works, composed, gradients):
+    def backward(self, works, composed, gradient):
         """See Compositor.backward."""
-        layers, streams = composed[0].state, composed[0].state.streams
-        wanted = layers.slots
-        if streams.rows > streams.own:  # what arrived is for others to back-propagate
-            wanted = self.backend.xp.where(wanted < streams.own, wanted, wanted.dtype.type(-1))
+        layers, tables = composed[0].state, composed[0].state.tables
+        # what arrived, rows behind own ones, is for others to back-propagate
         rows = self.backend.compose_backward(
-            layers.pool, layers.slots, self.background, self._gradient(gradients), wanted,
-            streams.own,
+            layers.pool, tables.slots, self.background, gradient, tables.slots, tables.own
         )
-        yield from self._judge(works, composed)
-        return streams.split(rows)
+        self._look(works, layers)
+        yield from ()  # nothing is exchanged
+        return tables.split(rows)

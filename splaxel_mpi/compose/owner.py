@@ -17,6 +17,7 @@ class Owner(PixelCompositor):
     """
 
     name = "owner"
+    returns = True
 
     def __init__(self, backend, exchange, layout, background, precision="float32"):
         super().__init__(backend, exchange, layout, background, precision)
@@ -26,13 +27,12 @@ class Owner(PixelCompositor):
         """See Compositor.start_batch."""
         self.training.start_batch()
 
-    def backward(self, works, composed, gradients):
+    def backward(self, works, composed, gradient):
         """See Compositor.backward."""
-        layers, streams = composed[0].state, composed[0].state.streams
+        layers, tables = composed[0].state, composed[0].state.tables
         rows = self.backend.compose_backward(
-            layers.pool, layers.slots, self.background, self._gradient(gradients), layers.slots,
-            streams.rows,
+            layers.pool, tables.slots, self.background, gradient, tables.slots, tables.rows
         )
-        yield from streams.give_back(rows)
-        yield from self._judge(works, composed, tell=True)
-        return streams.split(rows)
+        self._look(works, layers)
+        yield from layers.streams.give_back(rows)
+        return tables.split(rows)

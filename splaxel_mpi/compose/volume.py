@@ -35,8 +35,8 @@ def pixel_volume(held, layout, demand, camera, returns, real=np.float32, half=Fa
     for rank in np.flatnonzero(demand.needed.any(1)):
         depth = held[layout.owner != rank].sum(0)
         foreign += int((pixels * depth)[demand.needed[rank]].sum())
-        wanted = demand.halo[rank] & held.any(0)
-        if wanted.any():
+        if demand.halo is not None:
+            wanted = demand.halo[rank] & held.any(0)
             sides = strips(demand.supervised[rank], camera)[wanted]
             halo += int((sides[:, 2:] - sides[:, :2]).prod(1).sum())
     streams = items * kind.itemsize * foreign

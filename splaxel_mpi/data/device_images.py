@@ -1,4 +1,4 @@
-"""Photographs in the memory of a GPU, for a rank that trains on all of them."""
+"""Photographs in the memory of a GPU."""
 
 from collections import deque
 
@@ -9,18 +9,25 @@ SHARE = 16
 STAGES = 4  # page-locked buffers that copies leave from
 
 
+def node_budget(backend, node):
+    """Bytes of device memory for photographs: a sixteenth of what is free where least is.
+    Collective over the ranks of a node, node being their communicator."""
+    free, _ = backend.xp.cuda.runtime.memGetInfo()
+    return min(node.allgather(free)) // SHARE
+
+
 class DeviceImages:
     """An ImageCache whose pixels are read on the device.
 
-    cache: ImageCache of a node with this rank alone; backend: the CUDA backend; budget: bytes of
-    device memory (None: a sixteenth of what is free). Photographs stay there once they came, as
-    long as there is room; the others come again each time, by copies that go on beside the
-    kernels. Arrays that do not stay must be kept by the caller until the device has read them.
+    cache: ImageCache of a node; backend: the CUDA backend; budget: bytes of device memory, the
+    same for all ranks of the node, as the cache wants the same calls of all of them (see
+    node_budget). Photographs stay there once they came, as long as there is room; the others come
+    again each time, by copies that go on beside the kernels. Arrays that do not stay must be kept
+    by the caller until the device has read them.
     """
 
-    def __init__(self, cache, backend, budget=None):
-        self.cache, self.xp = cache, backend.xp
-        self.free = self.xp.cuda.runtime.memGetInfo()[0] // SHARE if budget is None else budget
+    def __init__(self, cache, backend, budget):
+        self.cache, self.xp, self.free = cache, backend.xp, budget
         self.kept = {}
         self.stream = self.xp.cuda.Stream(non_blocking=True)
         self.stages = deque()  # (page-locked buffer, event behind the last copy from it)

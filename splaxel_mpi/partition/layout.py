@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..backends.host_library import call
 from .assign import local_cells, rank_of_cell
 from .tree import Tree
 
@@ -44,8 +45,11 @@ class Layout:
         return np.bincount(self.owner, minlength=self.ranks)
 
     def by_rank(self, per_cell):
-        """Combine boolean rows of cells into rows of ranks: (cells, n) -> (ranks, n)."""
+        """Combine boolean rows of cells into rows of ranks: (cells, n) -> (ranks, n); the same
+        array where every rank has one cell."""
+        if self.cells == self.ranks:
+            return per_cell
+        per_cell = np.ascontiguousarray(per_cell, bool)
         out = np.zeros((self.ranks, per_cell.shape[1]), bool)
-        for cell, owner in enumerate(self.owner):
-            out[owner] |= per_cell[cell]
+        call("spx_union_of_cells", per_cell, self.owner, self.cells, per_cell.shape[1], out)
         return out

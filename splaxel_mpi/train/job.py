@@ -12,7 +12,7 @@ from ..compose import make_compositor
 from ..compose.boundary import make_boundary
 from ..compose.gaussian import GaussianExchange
 from ..data.dataset import load
-from ..data.device_images import DeviceImages
+from ..data.device_images import DeviceImages, node_budget
 from ..data.images import ImageCache, default_budget
 from ..densify import make_densifier
 from ..evaluate.series import Series
@@ -201,8 +201,9 @@ def prepare(config, resume, world, data, cache, folder):
         trainer.renderer, trainer.optimizer, config.train, trainer.densifier,
         trainer.observe,
     )
+    if world.backend.name == "cuda":
+        trainer.photos = DeviceImages(cache, world.backend, node_budget(world.backend, world.node))
     if isinstance(trainer.steps, OneRank):
-        trainer.photos = DeviceImages(cache, world.backend)
         guard.every = guard.SELDOM
     trainer.recorder = _recorder(trainer, folder, stored)
     trainer.scheduler = _scheduler(trainer, stored)

@@ -4,33 +4,44 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..visibility.tiles import SSIM_REACH, bounding_rect, to_image, to_tiles
+from ..visibility.tiles import SSIM_REACH, bounding_rect
 
 
 @dataclass
-class ViewLoss:
-    """This rank's share of one view's loss; shares of all ranks add up to the view's."""
+class ChunkLoss:
+    """This rank's share of the losses of some views; shares of all ranks add up to a view's."""
 
-    gradient: np.ndarray  # (n, 3, 256) real, dL/dC on the composed tiles
-    l1: float  # mean |x - y| over all values of the view, this rank's tiles only
-    dissimilarity: float  # mean (1 - SSIM), likewise
-    error: float  # mean squared error of the clipped image, likewise
+    gradient: np.ndarray  # (n, 3, 256) real, dL/dC on the composed tiles, view after view
+    # (views, 3) float64 of the backend, of this rank's tiles only: mean |x - y| over all values
+    # of the view, mean (1 - SSIM), mean squared error of the clipped image
+    shares: np.ndarray
 
 
-def view_loss(backend, composed, photo, ssim_weight):
-    """(1 - w) L1 + w (1 - SSIM) and its gradient (paper section 2).
+def chunk_loss(backend, composed, photos, ssim_weight):
+    """(1 - w) L1 + w (1 - SSIM) and its gradient (paper section 2). Does not wait for a device.
 
-    composed: compose.base.Composed; photo: (height, width, 3) uint8. A rank counts a tile in
-    its sums only where composed.counted says so; gradients cover all supervised tiles.
+    composed: list of compose.base.Composed; photos: of each (height, width, 3) uint8, on the host
+    or the device. A rank counts a tile in its sums only where Composed.counted says so; gradients
+    cover all supervised tiles.
     """
-    camera = composed.camera
-    rect = bounding_rect(composed.supervised, camera, SSIM_REACH)
-    if rect[0] == rect[2]:
-        return ViewLoss(backend.xp.zeros_like(composed.image), 0.0, 0.0, 0.0)
-    place = backend.to_device(composed.tiles)
-    image = to_image(place, composed.image, camera, backend.xp)
-    tiles, photo = map(backend.to_device, (composed.supervised.astype(np.uint8), photo))
-    gradient, sums = backend.loss(image, photo, camera, tiles, rect, ssim_weight)
-    sums = backend.to_host(sums)[composed.counted].sum(0)
-    shares = sums / (3 * camera.width * camera.height)
-    return ViewLoss(to_tiles(place, gradient, camera, backend.xp), *shares.tolist())
+    ends = np.cumsum([len(view.tiles) for view in composed]).tolist()
+    out = ChunkLoss(
+        backend.xp.empty((ends[-1], 3, 256), backend.real),
+        backend.zeros((len(composed), 3), np.float64),
+    )
+    tables = iter(backend.to_device_together([
+        table for view in composed for table in (view.supervised.view(np.uint8), view.counted)
+    ]))
+    for v, (view, photo, end) in enumerate(zip(composed, photos, ends)):
+        gradient = out.gradient[end - len(view.tiles) : end]
+        supervised, counted = next(tables), next(tables)
+        tiles = backend.to_device(view.tiles) if view.placed is None else view.placed
+        camera, rect = view.camera, bounding_rect(view.supervised, view.camera, SSIM_REACH)
+        if rect[0] == rect[2]:
+            gradient.fill(0)
+            continue
+        image, photo = backend.to_image(tiles, view.image, camera), backend.to_device(photo)
+        by_pixel, sums = backend.loss(image, photo, camera, supervised, rect, ssim_weight)
+        backend.to_tiles(tiles, by_pixel, camera, gradient)
+        backend.share(sums, counted, 3 * camera.width * camera.height, out.shares[v])
+    return out

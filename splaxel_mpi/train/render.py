@@ -2,8 +2,6 @@
 
 from copy import copy
 
-import numpy as np
-
 from ..backends.base import ABSOLUTE_GRADIENT, SPLAT_GRADIENT
 from ..compose.base import ViewWork
 from ..compose.boundary import Exact
@@ -58,42 +56,41 @@ class Renderer:
         the views, None for views without masks. Collective. Returns (works, composed), lists
         over views.
         """
+        works = [ViewWork(camera) for camera in cameras]
         with self.timers("project"):
-            works = [self._project(gaussians, camera, degree) for camera in cameras]
+            projected = self.backend.project_views(gaussians, cameras, degree, self.near)
         if self.saturation and indices is not None:
             share = self.saturation.share(works, indices, self.exchange, self.layout)
             yield from self.timers.over("masks", share)
         ghosts = copy(self.ghosts)  # knows the way back of this chunk
-        yield from self.timers.over("ghosts", ghosts.send(works))
-        self.ghost_count += ghosts.count()
+        sent = yield from self.timers.over("ghosts", ghosts.send(works, projected))
+        self.ghost_count += sent
         for work in works:
             work.routed = ghosts
-            limits = self.boundary.limits(self.layout, work.camera)
-            for part, (box, covered) in zip(work.parts, limits):
-                self._rasterize(work, part, box, covered)
-            self.exchange.progress()
+            self.visible_count += len(work.splats)
+        yield from self._rasterize(works)
+        self.exchange.progress()
         compose = self.compositor.compose(works, rules)
         return works, (yield from self.timers.over("compose", compose))
 
-    def back_propagating(self, gaussians, works, composed, gradients, degree, out):
+    def back_propagating(self, gaussians, works, composed, gradient, degree, out):
         """Carry dL/dC to the parameters; a generator, see mpi.pipeline.
 
-        gradients: per view (n, 3, 256) on composed.tiles; out: Gradients, added to. Collective.
+        gradient: (n, 3, 256) on the composed tiles of all views, view after view; out: Gradients,
+        added to. Collective.
         """
-        backward = self.compositor.backward(works, composed, gradients)
+        backward = self.compositor.backward(works, composed, gradient)
         seeds = yield from self.timers.over("compose back", backward)
-        if self.saturation and works[0].masks is not None:
-            with self.timers("masks"):
-                self.saturation.judge(works, composed, self.layout, self.backend)
         with self.timers("rasterize back"):
-            rows = [
-                [self._rasterize_backward(work, part, seed) for part, seed in zip(work.parts, s)]
-                for work, s in zip(works, seeds)
-            ]
+            rows = self._rasterize_backward(works, seeds)
         self.exchange.progress()
+        if self.saturation and works[0].masks is not None:
+            yield from self.timers.over("masks", self.compositor.judge(works, composed))
+            with self.timers("masks"):
+                self.saturation.judge(works, composed, self.layout)
         give_back = works[0].routed.give_back(works, rows, self.gradient_width)
         yield from self.timers.over("ghosts back", give_back)
-        self.gradient_sums += [_sum(work.gradient) for work in works]
+        self.gradient_sums += [self.backend.finite_sum(work.gradient) for work in works]
         with self.timers("project back"):
             for work in works:
                 self.backend.project_backward(
@@ -112,35 +109,41 @@ class Renderer:
         out, self.gradient_sums = self.gradient_sums, []
         return out
 
-    def _project(self, gaussians, camera, degree):
-        splats = self.backend.project(gaussians, camera, degree, self.near)
-        self.visible_count += len(splats)
-        return ViewWork(camera, splats)
-
-    def _rasterize(self, work, part, box, covered):
-        """Tile lists and partial pixels of one (view, cell)."""
+    def _rasterize(self, works):
+        """Tile lists and partial pixels of a chunk; a generator, see mpi.pipeline."""
+        parts = [part for work in works for part in work.parts]
         with self.timers("sort"):
-            if covered is not None:
-                covered = self.backend.to_device(covered)
-            mask = work.masks.live(part.cell) if work.masks is not None else None
-            if mask is not None:
-                mask = self.backend.to_device(mask)
-            part.lists = self.backend.tile_lists(part.splats, work.camera, box, mask, covered)
+            pending = self.backend.start_tile_lists(self._jobs(works))
+        yield  # the device counts instances
+        with self.timers("sort"):
+            for part, lists in zip(parts, pending.take()):
+                part.lists, part.held = lists, lists.held
         with self.timers("rasterize"):
-            part.partial = self.backend.rasterize(
-                part.splats, part.lists, work.camera, self.stop
-            )
+            partials = self.backend.rasterize_all(_drawn(works), self.stop)
+            for part, partial in zip(parts, partials):
+                part.partial = partial
 
-    def _rasterize_backward(self, work, part, seed):
-        """Splat gradients of one (view, cell), (n, 9), or (n, 11) where absolute."""
-        if len(part.held) == 0:
-            return self.backend.zeros((len(part.splats), self.gradient_width))
-        return self.backend.rasterize_backward(
-            part.splats, part.lists, part.partial, seed, work.camera, self.stop, self.absolute
-        )
+    def _jobs(self, works):
+        """Arguments of start_tile_lists for a chunk."""
+        jobs = []
+        for work in works:
+            limits = self.boundary.limits(self.layout, work.camera)
+            for part, (box, covered) in zip(work.parts, limits):
+                mask = work.masks.live(part.cell) if work.masks is not None else None
+                jobs.append((part.splats, work.camera, box, mask, covered))
+        return jobs
+
+    def _rasterize_backward(self, works, seeds):
+        """Splat gradients of a chunk: per view a list over local cells, (n, gradient_width)."""
+        out = works[0].routed.gradient_rows(self.gradient_width)
+        found = iter(self.backend.rasterize_all_backward(
+            _drawn(works), [part.partial for work in works for part in work.parts],
+            [seed for of_view in seeds for seed in of_view], self.stop, self.absolute,
+            [rows for of_view in out for rows in of_view],
+        ))
+        return [[next(found) for _ in work.parts] for work in works]
 
 
-def _sum(array):
-    """Sum of all values, a number or an array () on a device."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return array.sum()
+def _drawn(works):
+    """What Backend.rasterize_all takes of a chunk."""
+    return [(part.splats, part.lists, work.camera) for work in works for part in work.parts]

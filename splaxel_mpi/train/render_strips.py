@@ -23,7 +23,13 @@ class StripRenderer(Renderer):
         super().__init__(backend, exchange, layout, compositor, near, stop)
         self.ghosts, self.measured = compositor, measured
 
-    def _rasterize(self, work, part, *limits):
+    def _rasterize(self, works):
+        """See Renderer."""
+        for work in works:
+            self._rasterize_strip(work, work.parts[0])
+        yield from ()  # nothing to wait for
+
+    def _rasterize_strip(self, work, part):
         """Tile lists and pixels of this rank's strip; no cell limits what it draws."""
         mask = None
         if self.layout.ranks > 1:
@@ -38,10 +44,17 @@ class StripRenderer(Renderer):
                     part.splats, part.lists, work.camera, self.stop
                 )
 
-    def _rasterize_backward(self, work, part, seed):
-        """See Renderer."""
-        with self._clock(part):
-            return super()._rasterize_backward(work, part, seed)
+    def _rasterize_backward(self, works, seeds):
+        """See Renderer; strip by strip, for their times."""
+        out = []
+        for work, (seed,) in zip(works, seeds):
+            part, = work.parts
+            with self._clock(part):
+                out.append([self.backend.rasterize_backward(
+                    part.splats, part.lists, part.partial, seed, work.camera, self.stop,
+                    self.absolute,
+                )])
+        return out
 
     @contextmanager
     def _clock(self, part):

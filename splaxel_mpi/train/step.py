@@ -6,7 +6,7 @@ import numpy as np
 
 from ..arrays import release
 from ..mpi.pipeline import in_flight
-from .loss import view_loss
+from .loss import chunk_loss
 from .one_rank import OneRank
 from .timers import Timers
 
@@ -18,11 +18,12 @@ def forward_backward(
 ):
     """Losses of a batch, and gradients of all its views added to ``gradients``.
 
-    views: list of data.base.View; photos: {view index: (height, width, 3) uint8}; settings:
-    the train section (chunk, in_flight, ssim_weight); chunks: views of each chunk, None:
-    settings.chunk; observe: function (view, compose.base.ViewWork), called once a view has gone
-    both ways.
-    Collective. Returns (views, 3) float64 of this rank's shares: L1, 1 - SSIM, squared error.
+    views: list of data.base.View; photos: {view index: (height, width, 3) uint8}, on the host or
+    the device; settings: the train section (chunk, in_flight, ssim_weight); chunks: views of each
+    chunk, None: settings.chunk; observe: function (view, compose.base.ViewWork), called once a
+    view has gone both ways.
+    Collective. Returns (views, 3) float64 of the backend, this rank's shares: L1, 1 - SSIM,
+    squared error.
     Parameters do not change, so chunks only bound memory and share collectives, and while one
     exchanges others are computed; the result does not depend on their size, and not in a bit on
     how many are under way: gradients are added view by view. A rank that is alone has nothing to
@@ -42,7 +43,7 @@ def forward_backward(
                 part = parts.pop(0)
                 for view, work in zip(part, works) if observe else ():
                     observe(view, work)
-                shares += rows
+                shares.append(rows)
                 del works
         except MemoryError:
             # gradients grow at the very end of a chunk, where no large array is made
@@ -54,7 +55,8 @@ def forward_backward(
             parts = [[view] for part in parts for view in part]
     if renderer.saturation:
         renderer.saturation.commit()
-    return np.array(shares, np.float64).reshape(-1, 3)
+    xp = renderer.backend.xp
+    return xp.concatenate(shares) if shares else xp.zeros((0, 3))
 
 
 def _cut(views, sizes):
@@ -65,19 +67,17 @@ def _cut(views, sizes):
 
 def _chunk(renderer, gaussians, views, photos, degree, settings, gradients):
     """forward_backward of views that share their collectives: generator (mpi.pipeline) that
-    returns (list of shares, works)."""
+    returns (shares, works)."""
     cameras, indices = [view.camera for view in views], [view.index for view in views]
     rules = [renderer.compositor.training] * len(views)
     works, composed = yield from renderer.drawing(gaussians, cameras, degree, rules, indices)
     with renderer.timers("loss"):
-        losses = [
-            view_loss(renderer.backend, part, photos[view.index], settings.ssim_weight)
-            for part, view in zip(composed, views)
-        ]
+        photos = [photos[view.index] for view in views]
+        loss = chunk_loss(renderer.backend, composed, photos, settings.ssim_weight)
     yield from renderer.back_propagating(
-        gaussians, works, composed, [loss.gradient for loss in losses], degree, gradients
+        gaussians, works, composed, loss.gradient, degree, gradients
     )
-    return [(loss.l1, loss.dissimilarity, loss.error) for loss in losses], works
+    return loss.shares, works
 
 
 class Steps:
@@ -88,6 +88,8 @@ class Steps:
     def __init__(self, renderer, optimizer, settings, densifier=None, observe=None):
         self.renderer, self.optimizer, self.settings = renderer, optimizer, settings
         self.densifier, self.observe, self.shrunk = densifier, observe, False
+        self.shares = []  # on a device, of steps that it may still be at
+        self.photos = None  # of the last step: a device may still read them
 
     # whether Adam's flags of broken numbers are known to be raised on a rank that is alone: then
     # the guard is to look at once
@@ -106,8 +108,7 @@ class Steps:
     def step(self, state, views, photos, degree, chunks=None):
         """One optimizer update from a batch.
 
-        photos: {view index: (height, width, 3) uint8}; degree: SH bands used; chunks: as for
-        forward_backward. Collective.
+        photos: as for forward_backward; degree: SH bands used; chunks: as there. Collective.
         Returns this rank's shares of the losses, as forward_backward, of all views whose losses
         are known by now and were not returned before, in order.
         """
@@ -126,12 +127,18 @@ class Steps:
                 rate = self.optimizer.rate("means", before, len(views))
                 self.densifier.disturb(state, rate, before, after)
         state.images_seen = after
-        return shares
+        # those of the step before have been read: this one has waited for the device
+        self.photos = photos
+        if self.renderer.backend.xp is np:
+            return shares
+        self.shares.append(shares)
+        return np.zeros((0, 3))
 
     def settle(self):
         """Wait until all steps are done: only then may others look at the state or change it.
         Returns the shares that step has not returned yet."""
-        return np.zeros((0, 3))
+        backend, shares, self.shares = self.renderer.backend, self.shares, []
+        return backend.to_host(backend.xp.concatenate(shares)) if shares else np.zeros((0, 3))
 
 
 def make_steps(renderer, optimizer, settings, densifier=None, observe=None):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..backends.host_library import call
 from .owners import assign
-from .tiles import areas, dilate
 
 
 @dataclass
@@ -17,8 +17,9 @@ class Demand:
 
     supervised: np.ndarray  # (ranks, tile_count) bool, tiles whose loss gradient it computes
     needed: np.ndarray  # (ranks, tile_count) bool, tiles it composes
-    counted: np.ndarray  # (tile_count,) int64, the one rank that adds the tile to the sums
-    halo: np.ndarray  # (ranks, tile_count) bool, tiles of which it gets strips of final colour
+    counted: np.ndarray  # (tile_count,) integers, the one rank that adds the tile to the sums
+    # (ranks, tile_count) bool, tiles of which it gets strips of final colour; None: nobody does
+    halo: np.ndarray = None
 
 
 def training(held, camera):
@@ -28,11 +29,12 @@ def training(held, camera):
     count in the loss, at the rank that holds most (the lowest of equals). Supervising needs
     the composed image one tile further, for SSIM (visibility/tiles.py).
     """
-    home = int(held.sum(1).argmax())
-    supervised = held.copy()
-    supervised[home] |= ~held.any(0)
-    needed = np.stack([dilate(row, camera) if row.any() else row for row in supervised])
-    return Demand(supervised, needed, supervised.argmax(0), np.zeros_like(held))
+    held = np.ascontiguousarray(held, bool)
+    supervised, needed = np.empty_like(held), np.empty_like(held)
+    counted = np.empty(camera.tile_count, np.int32)
+    call("spx_demand_overlap", held, len(held), camera.width, camera.height, supervised, needed,
+         counted)
+    return Demand(supervised, needed, counted)
 
 
 class Owned:
@@ -49,12 +51,10 @@ class Owned:
     def __call__(self, held, camera):
         """See training."""
         owner = assign(held, camera, self.load)
-        supervised = owner == np.arange(len(held))[:, None]
-        self.load += supervised @ areas(camera)
-        halo = np.zeros_like(held)
-        for rank in np.flatnonzero(supervised.any(1)):
-            halo[rank] = dilate(supervised[rank], camera) & ~supervised[rank]
-        return Demand(supervised, supervised, owner, halo)
+        supervised, halo = np.empty(held.shape, bool), np.empty(held.shape, bool)
+        beside = call("spx_demand_owner", owner, len(held), camera.width, camera.height,
+                      self.load, supervised, halo)
+        return Demand(supervised, supervised, owner, halo if beside else None)
 
 
 def whole_image(root):
@@ -63,7 +63,6 @@ def whole_image(root):
     def demand(held, camera):
         supervised = np.zeros_like(held)
         supervised[root] = True
-        halo = np.zeros_like(held)
-        return Demand(supervised, supervised, np.full(held.shape[1], root), halo)
+        return Demand(supervised, supervised, np.full(held.shape[1], root))
 
     return demand

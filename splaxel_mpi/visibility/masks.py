@@ -9,18 +9,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..backends.host_library import call, suffix
+
 # Levels of an octave of transmittance, so that a byte reaches from 1 to 2^-31.9 in steps of 9 %.
 STEPS = 8
+LEAST = 2.0 ** -(255 / STEPS)
 
 
-def level_of(transmittance):
-    """Transmittances 0 to 1 as uint8 levels, rounded up in transmittance."""
-    least = np.maximum(transmittance, np.float64(2.0) ** -(255 / STEPS))
-    return np.floor(-STEPS * np.log2(np.minimum(least, 1.0))).astype(np.uint8)
+def saturated_tiles(tiles, saturated, passed):
+    """Those of the tiles of some cells that are saturated, and their levels.
+
+    tiles: per cell (n,) int32; saturated: (n,) bool; passed: (n,) real, transmittances 0 to 1.
+    Returns per cell (tiles, levels); levels are uint8, rounded up in transmittance.
+    """
+    if not tiles:
+        return []
+    sizes = np.array([len(part) for part in tiles], np.int64)
+    tiles, saturated, passed = map(np.concatenate, (tiles, saturated, passed))
+    levels, ends = np.empty(len(tiles), np.uint8), np.empty(len(sizes), np.int64)
+    call(f"spx_prune_{suffix(passed.dtype)}", tiles, saturated, passed, sizes, len(sizes),
+         float(STEPS), LEAST, levels, ends)
+    ends = ends.tolist()
+    return [(tiles[a:b], levels[a:b]) for a, b in zip([0, *ends], ends)]
 
 
 def transmittance_of(level):
-    """What level_of was given, or a little more: float64."""
+    """What a level was made of, or a little more: float64."""
     return 2.0 ** (np.asarray(level, np.float64) / -STEPS)
 
 
@@ -37,13 +51,9 @@ class Mask:
     bits: np.ndarray  # (ceil(tile_count / 8),) uint8, row-major tiles as packbits has them
     levels: np.ndarray  # (masked,) uint8, of the masked tiles in ascending order
 
-    @staticmethod
-    def of(masked, levels):
-        """From (tile_count,) bool and (tile_count,) uint8."""
-        return Mask(np.packbits(masked), levels[masked])
-
     def rows(self, count):
-        """The arguments of ``of``: (count,) bool and (count,) uint8, level 0 where not masked."""
+        """Whether each of the view's tiles is masked, (count,) bool, and its level, (count,)
+        uint8, 0 where it is not."""
         masked = np.unpackbits(self.bits, count=count).astype(bool)
         levels = np.zeros(count, np.uint8)
         levels[masked] = self.levels
@@ -70,11 +80,9 @@ class Masks:
         """Mask some more tiles. levels: uint8 of each of them; count: tiles of the view; live:
         whether the cell still draws anything there."""
         mask = self.kept.get((view, cell))
-        masked, known = mask.rows(count) if mask else (np.zeros(count, bool), np.zeros(count, "u1"))
-        masked[tiles], known[tiles] = True, levels
-        if masked.any():
-            self.kept[view, cell] = Mask.of(masked, known)
-        if live or not masked.any():
+        if len(tiles):
+            mask = self.kept[view, cell] = _changed(mask, count, tiles, levels)[0]
+        if live or mask is None:
             self.idle.discard((view, cell))
         else:
             self.idle.add((view, cell))
@@ -84,12 +92,11 @@ class Masks:
         mask = self.kept.get((view, cell))
         if mask is None:
             return
-        masked, levels = mask.rows(8 * len(mask.bits))
-        if masked[tiles].any():
+        mask, changed = _changed(mask, 8 * len(mask.bits), tiles, None)
+        if changed:
             self.idle.discard((view, cell))
-        masked[tiles] = False
-        if masked.any():
-            self.kept[view, cell] = Mask.of(masked, levels)
+        if len(mask.levels):
+            self.kept[view, cell] = mask
         else:
             del self.kept[view, cell]
 
@@ -140,3 +147,16 @@ def _fits(entries, bits, levels, cells, cameras):
     return bool(
         np.array_equal(size, expected) and size.sum() == len(bits) and count.sum() == len(levels)
     )
+
+
+def _changed(mask, count, tiles, levels):
+    """(Mask in which tiles have new levels, or are live where levels is None; how many of them
+    were masked). mask: Mask or None; count: tiles of the view. Raises IndexError for others."""
+    tiles = np.ascontiguousarray(tiles, np.int32)
+    old = (None, None, 0) if mask is None else (mask.bits, mask.levels, len(mask.levels))
+    bits, kept = np.empty(-(-count // 8), np.uint8), np.empty(count, np.uint8)
+    changed = np.empty(1, np.int64)
+    size = call("spx_change_mask", *old, count, tiles, levels, len(tiles), bits, kept, changed)
+    if size < 0:
+        raise IndexError(f"a mask or its change does not fit {count} tiles")
+    return Mask(bits, kept[:size].copy()), int(changed[0])

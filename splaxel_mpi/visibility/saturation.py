@@ -16,13 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..backends.host_library import call, suffix
 from ..errors import UserError
 from ..mpi.pipeline import alone
-from ..partition.order import visibility_order
-from .masks import Mask, Masks, level_of, transmittance_of, tree_id
+from ..partition.order import visibility_orders
+from .masks import Masks, saturated_tiles, transmittance_of, tree_id
 
 KIND = "masks"  # under which an exchange counts the traffic
 NEVER, RESIDUAL, ALWAYS = "never", "residual", "always"
+# what masked tiles of each level let through
+LIGHT = transmittance_of(np.arange(256))
 
 
 @dataclass
@@ -31,13 +34,13 @@ class ViewMasks:
 
     index: int  # of the view
     masked: np.ndarray  # (cells, tile_count) bool
-    levels: np.ndarray  # (cells, tile_count) uint8, see masks.level_of
+    levels: np.ndarray  # (cells, tile_count) uint8, see masks.saturated_tiles
+    shown: np.ndarray  # (cells,) bool, whether any tile is masked
     threshold: float  # transmittance below which a tile is saturated
 
     def live(self, cell):
         """(tile_count,) uint8, 0 where the cell draws nothing; None where all is live."""
-        masked = self.masked[cell]
-        return (~masked).astype(np.uint8) if masked.any() else None
+        return (~self.masked[cell]).view(np.uint8) if self.shown[cell] else None
 
 
 class Saturation:
@@ -57,9 +60,11 @@ class Saturation:
         self.threshold, self.reevaluate = threshold, reevaluate
         self.masks = Masks()
         self.found, self.wakes = [], []  # of the step under way
-        self.pending = _no_notices()  # not yet told to other ranks
-        self.woken = _no_notices()  # of all ranks, told in the step under way
+        # (n, 3) int32 view, cell, tile: not yet told to other ranks; told by all ranks in the step
+        # under way
+        self.pending, self.woken = _no_notices(), _no_notices()
         self.since, self.total = np.zeros(3, np.int64), np.zeros(3, np.int64)
+        self.room = _no_notices()
 
     def clear(self):
         """Forget all masks. Every rank must do it at the same time."""
@@ -77,96 +82,93 @@ class Saturation:
     def share(self, works, indices, exchange, layout):
         """Fill works[v].masks; indices: of the views. Collective; a generator, see mpi.pipeline.
         """
-        message = self._message(works, indices, layout.local)
-        self.pending = _no_notices()
+        message, self.pending = self._message(indices, layout.local), _no_notices()
         pending = exchange.start_allgather(KIND, np.array([len(message)], np.int64))
         yield
-        counts = pending.wait().ravel()
-        pending = exchange.start_allgatherv(KIND, message, counts)
+        sizes = pending.wait().ravel()
+        pending = exchange.start_allgatherv(KIND, message, sizes) if sizes.any() else None
         yield
-        flat = pending.wait()
-        readers = [_Reader(part) for part in np.split(flat, np.cumsum(counts)[:-1])]
-        notices = np.concatenate([reader.notices() for reader in readers])
-        self._wake(notices, layout.local)
+        flat = pending.wait() if pending else message
+        counts = np.array([work.camera.tile_count for work in works], np.int64)
+        masked, levels = (np.zeros(layout.cells * int(counts.sum()), np.uint8) for _ in range(2))
+        notices = np.empty((len(flat) // 12 + 1, 3), np.int32)
+        views = layout.cells, counts, len(works)
+        told = call("spx_read_masks", flat, sizes, len(sizes), layout.owner, *views, masked,
+                    levels, notices)
+        if told < 0:
+            raise ValueError("masks of another rank do not fit the views")
+        self._wake(notices[:told], layout.local)
         # a chunk that is drawn beside this one told its masks before they were known
-        self.woken = np.concatenate([self.woken, notices])
-        for work, index in zip(works, indices):
-            shape = layout.cells, work.camera.tile_count
-            work.masks = ViewMasks(
-                index, np.zeros(shape, bool), np.zeros(shape, np.uint8), self.threshold
-            )
-        for cell, rank in enumerate(layout.owner):
-            for work in works:
-                count = work.camera.tile_count
-                mask = readers[rank].mask(count)
-                if mask is not None:
-                    work.masks.masked[cell], work.masks.levels[cell] = mask.rows(count)
-        for work in works:
-            _, cell, tile = self.woken[self.woken[:, 0] == work.masks.index].T
-            work.masks.masked[cell, tile] = False
+        self.woken = np.concatenate([self.woken, notices[:told]])
+        shown = np.empty((len(works), layout.cells), bool)
+        call("spx_wake", self.woken, len(self.woken), np.array(indices, np.int32), *views, masked,
+             shown)
+        start, masked = 0, masked.view(bool)
+        for work, index, row in zip(works, indices, shown):
+            end = start + layout.cells * work.camera.tile_count
+            of_view = (array[start:end].reshape(layout.cells, -1) for array in (masked, levels))
+            work.masks, start = ViewMasks(index, *of_view, row, self.threshold), end
 
-    def _message(self, works, indices, cells):
-        """What this rank tells: notices, then masks cell after cell, view after view."""
-        parts = [_bytes(np.array([len(self.pending)], np.int64)), _bytes(self.pending)]
-        for cell in cells:
-            for index in indices:
-                mask = self.masks.get(index, cell)
-                parts.append(_bytes(np.array([len(mask.levels) if mask else 0], np.int32)))
-                if mask:
-                    parts += [mask.bits, mask.levels]
+    def _message(self, indices, cells):
+        """What this rank tells: the number of notices, notices, the number of masked tiles of
+        each cell and view, then masks cell after cell, view after view. Empty where there is
+        nothing to tell."""
+        masks = [self.masks.get(index, cell) for cell in cells for index in indices]
+        told = [mask for mask in masks if mask is not None]
+        if not told and not len(self.pending):
+            return np.zeros(0, np.uint8)
+        sizes = np.array([0 if mask is None else len(mask.levels) for mask in masks], np.int32)
+        head = np.array([len(self.pending)], np.int64), self.pending.ravel(), sizes
+        parts = [part.view(np.uint8) for part in head]
+        for mask in told:
+            parts += [mask.bits, mask.levels]
         return np.concatenate(parts)
 
     def _wake(self, notices, cells):
         """Make tiles of own cells live again."""
-        mine = notices[np.isin(notices[:, 1], list(cells))]
-        keys, place = np.unique(mine[:, :2], axis=0, return_inverse=True)
-        for k, (view, cell) in enumerate(keys.tolist()):
-            self.masks.remove(view, cell, mine[place.ravel() == k, 2])
+        mine = notices[(notices[:, 1] >= cells.start) & (notices[:, 1] < cells.stop)]
+        if len(mine):
+            borders = np.flatnonzero((np.diff(mine[:, :2], axis=0) != 0).any(1)) + 1
+            for rows in np.split(mine, borders):
+                self.masks.remove(*rows[0, :2].tolist(), rows[:, 2])
 
     # ---- after its gradients are known ----
 
-    def judge(self, works, composed, layout, backend):
-        """Learn from what the compositor's backward pass has found out (parts[k].saturated and
-        Composed.residuals). Local."""
-        for work, view in zip(works, composed):
-            for part in work.parts:
-                self._prune(work, part, backend)
-            self._reconsider(work, view, layout)
+    def judge(self, works, composed, layout):
+        """Learn from what Compositor.judge has found out. Local."""
+        self._prune(works)
+        orders = visibility_orders(layout.tree, [work.camera.center for work in works])
+        for work, view, order in zip(works, composed, orders):
+            if work.masks.shown.any():
+                self._reconsider(work.masks, view, order)
 
-    def _prune(self, work, part, backend):
-        """Keep the tiles that have turned out saturated in one (view, cell)."""
-        rows = np.flatnonzero(part.saturated).astype(np.int32)
-        self.since[0] += len(part.held)
-        tiles, levels = part.held[rows], np.zeros(0, np.uint8)
-        if len(rows):
-            place, where = backend.to_device(rows[:, None]), backend.to_device(tiles)
-            passed = backend.residuals(part.partial.pixels, place, where, work.camera)
-            levels = level_of(backend.to_host(passed)[:, 1])
-        live, masked = len(rows) < len(part.held), work.masks.masked[part.cell].any()
-        if len(rows) or masked:
-            count = work.camera.tile_count
-            self.found.append((work.masks.index, part.cell, tiles, levels, count, live))
+    def _prune(self, works):
+        """Keep the tiles that have turned out saturated in each (view, cell)."""
+        parts = [(work, part) for work in works for part in work.parts]
+        found = saturated_tiles([part.held for _, part in parts],
+                                [part.saturated for _, part in parts],
+                                [part.through for _, part in parts])
+        for (work, part), (tiles, levels) in zip(parts, found):
+            self.since[0] += len(part.held)
+            if len(tiles) or work.masks.shown[part.cell]:
+                live, count = len(tiles) < len(part.held), work.camera.tile_count
+                self.found.append((work.masks.index, part.cell, tiles, levels, count, live))
 
-    def _reconsider(self, work, view, layout):
+    def _reconsider(self, masks, view, order):
         """Compare what masked cells receive now with the threshold, in the tiles that this rank
         counts: each tile of a view at one rank."""
-        masks, rows = work.masks, np.flatnonzero(view.counted[view.tiles])
-        tiles = view.tiles[rows]
-        masked, left = masks.masked[:, tiles], np.ones(len(tiles))
-        if not masked.any():
-            return
-        order = visibility_order(layout.tree, work.camera.center)
-        for place, cell in enumerate(order.tolist()):
-            # live layers in front of it
-            passed = view.residuals[rows, np.searchsorted(view.places, place)]
-            opened = masked[cell] & (passed >= self.threshold)
-            flipped = masked[cell] & (passed * left >= self.threshold)
-            left[flipped] *= transmittance_of(masks.levels[cell, tiles[flipped]])
-            self.since[1:] += masked[cell].sum(), flipped.sum()
-            woken = {NEVER: [], RESIDUAL: tiles[flipped], ALWAYS: tiles[opened]}[self.reevaluate]
-            notices = np.empty((len(woken), 3), np.int32)
-            notices[:, 0], notices[:, 1], notices[:, 2] = masks.index, cell, woken
-            self.wakes.append(notices)
+        residuals, (cells, tile_count) = view.residuals, masks.masked.shape
+        room = cells * len(view.tiles)  # of notices: kept, since few of them are needed
+        if len(self.room) < room:
+            self.room = np.empty((room, 3), np.int32)
+        when = (NEVER, RESIDUAL, ALWAYS).index(self.reevaluate)
+        told = call(
+            f"spx_reconsider_{suffix(residuals.dtype)}", view.tiles, len(view.tiles),
+            view.counted, residuals, residuals.shape[1] - 1, view.places, len(view.places),
+            order, masks.masked, masks.levels, tile_count, cells, LIGHT, float(self.threshold),
+            when, masks.index, self.since[1:], self.room,
+        )
+        self.wakes.append(self.room[:told].copy())
 
     def commit(self):
         """A step ends: what was found in it counts from now on. Local."""
@@ -221,34 +223,6 @@ def make_saturation(settings, cells, stop):
             "or lower render.stop"
         )
     return Saturation(settings.threshold, settings.reevaluate)
-
-
-class _Reader:
-    """Reads what one rank has told, in its order."""
-
-    def __init__(self, data):
-        self.data, self.start = data, 0
-
-    def take(self, count, dtype):
-        """The next values, copied so that they are aligned."""
-        size = count * np.dtype(dtype).itemsize
-        self.start += size
-        return np.frombuffer(self.data[self.start - size : self.start].tobytes(), dtype)
-
-    def notices(self):
-        """(n, 3) int32: view, cell, tile."""
-        return self.take(3 * int(self.take(1, np.int64)[0]), np.int32).reshape(-1, 3)
-
-    def mask(self, tile_count):
-        """Mask of the next (cell, view), or None."""
-        count = int(self.take(1, np.int32)[0])
-        if not count:
-            return None
-        return Mask(self.take(-(-tile_count // 8), np.uint8), self.take(count, np.uint8))
-
-
-def _bytes(array):
-    return np.frombuffer(array.tobytes(), np.uint8)
 
 
 def _no_notices():

@@ -6,6 +6,7 @@ A tile set is a boolean array over the view's tiles, row major.
 import numpy as np
 
 from ..backends.base import EXTENT_X, EXTENT_Y, U, V
+from ..backends.host_library import call
 from ..scene.camera import TILE
 
 # The gradient of SSIM at a pixel reaches the composed image 10 pixels away (5 for the
@@ -15,11 +16,9 @@ SSIM_REACH = 10
 
 def dilate(tiles, camera):
     """Tile set widened by one tile in all eight directions."""
-    tiles_x, tiles_y = camera.tiles
-    grid = np.zeros((tiles_y + 2, tiles_x + 2), bool)
-    grid[1:-1, 1:-1] = tiles.reshape(tiles_y, tiles_x)
-    rows = grid[:-2] | grid[1:-1] | grid[2:]
-    return (rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]).reshape(-1)
+    tiles, out = np.ascontiguousarray(tiles, bool), np.empty(camera.tile_count, bool)
+    call("spx_dilate", tiles, camera.width, camera.height, out)
+    return out
 
 
 def rects(camera):
@@ -44,24 +43,9 @@ def strips(tiles, camera):
 
     The rectangle holds nothing else but in tiles that the set touches from two sides.
     """
-    tiles_x, tiles_y = camera.tiles
-    grid = np.zeros((tiles_y + 2, tiles_x + 2), bool)
-    grid[1:-1, 1:-1] = tiles.reshape(tiles_y, tiles_x)
-    left, right, middle = grid[:, :-2], grid[:, 2:], grid[:, 1:-1]
-    beside = left | right
-    above, below = middle[:-2], middle[2:]
-    out = rects(camera).reshape(tiles_y, tiles_x, 4)
-    # every neighbour but one to the right reaches pixels at the left edge, and so on
-    touched = above | below
-    any_left, any_right = (side[:-2] | side[1:-1] | side[2:] for side in (left, right))
-    across = beside[1:-1]
-    any_above, any_below = above | beside[:-2], below | beside[2:]
-    far = TILE - SSIM_REACH
-    out[..., 0] = np.where(any_left | touched, 0, far)
-    out[..., 1] = np.where(any_above | across, 0, far)
-    out[..., 2] = np.minimum(out[..., 2], np.where(any_right | touched, TILE, SSIM_REACH))
-    out[..., 3] = np.minimum(out[..., 3], np.where(any_below | across, TILE, SSIM_REACH))
-    return out.reshape(-1, 4)
+    tiles, out = np.ascontiguousarray(tiles, bool), np.empty((camera.tile_count, 4), np.int64)
+    call("spx_strips", tiles, camera.width, camera.height, SSIM_REACH, out)
+    return out
 
 
 def boxes_touch(splats, rows, tiles, camera, xp=np):
@@ -90,17 +74,9 @@ def bounding_rect(tiles, camera, margin=0):
 
     An empty set gives (0, 0, 0, 0).
     """
-    tiles_x, tiles_y = camera.tiles
-    grid = tiles.reshape(tiles_y, tiles_x)
-    rows, columns = np.flatnonzero(grid.any(1)), np.flatnonzero(grid.any(0))
-    if len(rows) == 0:
-        return 0, 0, 0, 0
-    return (
-        max(0, int(columns[0]) * TILE - margin),
-        max(0, int(rows[0]) * TILE - margin),
-        min(camera.width, int(columns[-1] + 1) * TILE + margin),
-        min(camera.height, int(rows[-1] + 1) * TILE + margin),
-    )
+    tiles, out = np.ascontiguousarray(tiles, bool), np.empty(4, np.int64)
+    call("spx_bounding_rect", tiles, camera.width, camera.height, int(margin), out)
+    return tuple(out.tolist())
 
 
 def to_image(tiles, data, camera, xp=np):

@@ -1,4 +1,4 @@
-"""`splaxel-mpi bench kernels` on a GPU, and what its floors count."""
+"""`splaxel-mpi bench` on a GPU: kernels and what their floors count, scaling, counted bytes."""
 
 import json
 
@@ -47,3 +47,43 @@ def test_pairs_of_nothing():
     splats = on_device(make.make_splats([(-500, 0, 1, 1, 0, 0.5, 1)], np.float32))
     lists = backend.tile_lists(splats, camera)
     assert backend.evaluated_pairs(lists, backend.rasterize(splats, lists, camera, 0.0)) == 0
+
+
+def test_scaling_on_one_gpu(tmp_path):
+    done = run("--gaussians", "50k", "--side", "200", "--count", "4", "--size", "320x180",
+               "--model", "8", "backend.name=cuda", "--json", tmp_path / "scaling.json",
+               command="scaling")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "scaling.json").read_text())
+    assert [(row["variant"], row["ranks"], row["source"]) for row in report["rows"]] == 2 * [
+        (variant, ranks, source) for variant in ("ours", "paper", "gaussian")
+        for ranks, source in ((1, "measured"), (8, "modelled"))
+    ]
+    for row in report["rows"]:
+        assert row["images_per_second"] > 0 and row.get("backend", "cuda") == "cuda"
+
+
+def test_counts_are_those_of_the_host():
+    """Bytes of a view by kind: tiles at which rounding decides are few."""
+    from splaxel_mpi.backends.host import HostBackend
+    from splaxel_mpi.data.gaussian_city import cameras
+    from splaxel_mpi.mpi.transport import exchange_alone
+    from splaxel_mpi.partition.kdtree import build
+    from splaxel_mpi.tools.bench.counting import STRATEGIES, CellCity, Counter
+
+    found = []
+    for backend in (HostBackend(np.float32, 2), CudaBackend()):
+        exchange = exchange_alone(backend)
+        city = CellCity(50_000, 150.0, exchange, 2)
+        city.rows.map(backend.to_device)
+        tree = build(city.rows["means"], None, 4, exchange)
+        city.migrate(tree, exchange)
+        counter = Counter(city, tree, backend, exchange)
+        found.append(counter.count(cameras("street", 1, 150.0, 1, 320, 180)[0]))
+    host, device = found
+    assert abs(host.visible - device.visible).max() <= 2
+    for name in STRATEGIES:
+        for stage in host.ghosts:
+            kinds, others = host.bytes(name, stage), device.bytes(name, stage)
+            for kind, amount in kinds.items():
+                assert abs(others[kind] - amount) <= 0.02 * amount + 4096, (name, stage, kind)

@@ -191,6 +191,38 @@ def test_more_instances_than_any_view_before():
     check(random_splats(camera, 100, np.float32), camera, lists=lists)
 
 
+def test_parts_of_one_array():
+    """Views and cells that are listed together, of two sizes, with and without masks and cells,
+    one of them empty, rows of none between them: each has the lists it would have alone."""
+    import cupy
+
+    lists, random = Lists(), np.random.default_rng(3)
+    lists._capacity = cuda_lists.Capacity(rows=100, instances=50)  # too few at first
+    wide, narrow, boxes = make_camera(333, 201), make_camera(90, 70), random_tree(3, 1).boxes()
+    sizes, gap = [(wide, 700), (narrow, 300), (wide, 0), (wide, 500), (narrow, 40)], 37
+    rows = sum(count + gap for _, count in sizes)
+    base = Splats(cupy.empty(rows, np.int32), cupy.full((rows, 12), np.nan, np.float32),
+                  cupy.zeros(rows, np.int64))
+    jobs, alone, start = [], [], 11
+    for k, (camera, count) in enumerate(sizes):
+        splats = random_splats(camera, max(count, 1), np.float32, k, (0.6, 20)).slice(0, count)
+        part = base.slice(start, start + count)
+        part.data[...], part.ids[...] = cupy.asarray(splats.data), cupy.asarray(splats.ids)
+        part.place = base, start
+        mask = (random.random(camera.tile_count) < 0.6).astype(np.uint8) if k % 2 else None
+        job = camera, boxes[k] if k < 3 else None, mask, None
+        jobs.append((part, *job))
+        alone.append(HOST.tile_lists(splats, *job))
+        start += count + gap
+    for _ in range(2):  # the second time there is room
+        for (part, *_), expected, found in zip(jobs, alone, lists.start_tile_lists(jobs).take()):
+            np.testing.assert_array_equal(found.held, expected.tiles)
+            np.testing.assert_array_equal(found.tiles.get(), expected.tiles)
+            offsets, items = found.offsets.get(), found.items.get() - part.place[1]
+            np.testing.assert_array_equal(offsets - offsets[0], expected.offsets)
+            np.testing.assert_array_equal(items[offsets[0] : offsets[-1]], expected.items)
+
+
 def test_more_tiles_than_16_bits_number():
     camera = make_camera(4112, 4112)
     assert camera.tile_count > 1 << 16

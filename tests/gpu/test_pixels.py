@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from tables import piece_table
 
 from splaxel_mpi.backends import cuda_module, cuda_pixels
 from splaxel_mpi.backends.cuda_pixels import CudaPixels
 from splaxel_mpi.backends.host_pixels import HostPixels
-from splaxel_mpi.backends.pieces import piece_table
 from splaxel_mpi.scene.camera import Camera
 
 pytestmark = pytest.mark.gpu
@@ -93,6 +93,34 @@ def test_compose_leaves_out_what_does_not_exist(cuda, rng):
     want = Host().compose(pool, absent, BACKGROUND)
     np.testing.assert_array_equal(image.get(), want[0])
     np.testing.assert_array_equal(passed.get(), want[1])
+
+
+@pytest.mark.parametrize("size", [(1, 1), (37, 21), (160, 96)])
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_layouts(cuda, rng, size, share):
+    camera = camera_of(*size)
+    tiles = np.flatnonzero(rng.random(camera.tile_count) < share).astype(np.int32)
+    data = rng.random((len(tiles), 3, 256), np.float32)
+    place, = on_device(tiles)
+    image = cuda.to_image(place, *on_device(data), camera)
+    want = Host().to_image(tiles, data, camera)
+    covered = np.zeros(camera.tile_count, bool)
+    covered[tiles] = True
+    tiles_x, tiles_y = camera.tiles
+    covered = covered.reshape(tiles_y, tiles_x).repeat(16, 0).repeat(16, 1)
+    np.testing.assert_array_equal(image.get()[:, covered], want[:, covered])
+    out = cuda.xp.empty((len(tiles), 3, 256), np.float32)
+    cuda.to_tiles(place, image, camera, out)
+    np.testing.assert_array_equal(out.get(), data)
+
+
+@pytest.mark.parametrize("tiles", [1, 1023, 8160])
+def test_share_of_a_view(cuda, rng, tiles):
+    sums, counted = rng.random((tiles, 3)), rng.random(tiles) < 0.5
+    out, want = cuda.xp.empty((2, 3), np.float64), np.empty(3)
+    cuda.share(*on_device(sums, counted), 77, out[1])
+    Host().share(sums, counted, 77, want)
+    np.testing.assert_allclose(out[1].get(), want, rtol=1e-12)  # another order of addition
 
 
 def random_view(rng, camera, fill=3.0):

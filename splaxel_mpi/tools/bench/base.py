@@ -1,12 +1,15 @@
 """What benchmarks share: clocks, facts of the machine, tables and a JSON report."""
 
+import json
 import platform
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from ... import __version__
+from ...files import write_text
 
 PASSES = 3  # over the views; the first warms up and does not count
 COPY_BYTES = {"host": 1 << 27, "cuda": 1 << 30}  # well beyond any cache
@@ -160,3 +163,31 @@ def report_head(machine, command):
         "bytes_per_second": machine.bandwidth,
         "lane_instructions_per_second": machine.issue,
     }
+
+
+def versions(backend=None):
+    """What a JSON report begins with where no machine is measured: versions, date, backend."""
+    found = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": platform.processor() or platform.machine(),
+    }
+    if backend is not None:
+        found["backend"] = backend.name
+        if backend.xp is not np:
+            device = backend.xp.cuda.runtime.getDeviceProperties(backend.xp.cuda.Device().id)
+            found |= {"cupy": backend.xp.__version__, "device": device["name"].decode()}
+    return found
+
+
+def write_report(path, command, rows, backend=None, **more):
+    """Write figures as JSON: versions, the command's settings, and its rows."""
+    report = dict(versions(backend), command=command, **more, rows=rows)
+    write_text(Path(path), json.dumps(report, indent=1, default=_plain) + "\n")
+
+
+def _plain(value):
+    """A numpy scalar or array as JSON has it."""
+    return value.tolist()

@@ -3,51 +3,21 @@
 import copy
 import functools
 import itertools
-import re
 
 import click
 
 from ...errors import UserError
-
-FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
-LARGEST = 1 << 31  # Gaussians that one rank may hold
-
-
-class Count(click.ParamType):
-    """A number such as 250000, 250k or 4M."""
-
-    name = "count"
-
-    def convert(self, value, param, context):
-        """An int from text. Fails in one line for anything else."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kM]?)", value)
-        count = round(float(match[1]) * FACTORS[match[2]]) if match else 0
-        if not 1 <= count < LARGEST:
-            self.fail(f"{value!r} is not a count such as 250k or 4M, below 2147M", param, context)
-        return count
-
-
-class Size(click.ParamType):
-    """Pixels across and down, such as 1920x1080."""
-
-    name = "size"
-
-    def convert(self, value, param, context):
-        """(width, height) from text. Fails in one line for anything else."""
-        if isinstance(value, tuple):
-            return value
-        match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value)
-        size = tuple(map(int, match.groups())) if match else (0, 0)
-        if not all(1 <= side <= 16384 for side in size):
-            self.fail(f"{value!r} is not a size such as 1920x1080, at most 16384", param, context)
-        return size
+from . import paper
+from .options import KINDS, Count, Size, compare_trainings, report_option, training_arguments
 
 
 @click.group()
 def bench():
-    """Measure how fast the parts are on this machine."""
+    """Measure parts on this machine, and reproduce the tables of the paper at any scale."""
+
+
+for one in paper.COMMANDS:
+    bench.add_command(one)
 
 
 @bench.command()
@@ -55,7 +25,7 @@ def bench():
               help="Gaussians of the city; give it and --side again for another city.")
 @click.option("--side", type=click.FloatRange(148, 100_000), multiple=True, default=(1000.0,),
               help="Side of the city in metres.")
-@click.option("--views", type=click.Choice(["street", "aerial", "mixed"]), multiple=True,
+@click.option("--views", type=click.Choice(KINDS), multiple=True,
               default=("street",), help="Kind of views; give it again for another kind.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=8, help="Views of each kind.")
 @click.option("--size", type=Size(), default="1920x1080", help="Pixels of the city's views.")
@@ -73,7 +43,7 @@ def bench():
               help="Another program, measured on the same views; must be installed.")
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
               help="Where to compute.")
-@click.option("--json", "report", metavar="FILE", help="Write all figures there, too.")
+@report_option
 @click.pass_context
 def kernels(context, gaussians, side, views, count, size, model, data, scale, order, half, peer,
             backend, report):
@@ -118,9 +88,7 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, or
 
 
 @bench.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--json", "report", metavar="FILE", help="Write all figures there, too.")
+@training_arguments
 def boundaries(config, overrides, report):
     """Train a scene with each setting of boundary.
 
@@ -133,13 +101,9 @@ def boundaries(config, overrides, report):
     Example:
       mpirun -n 4 splaxel-mpi bench boundaries configs/city.yaml
     """
-    from ...config import load, parse
-    from ...mpi import world
     from . import boundaries as tool
 
-    comm = world.init()
-    text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
-    tool.run(parse(text, config), comm, report, click.echo)
+    compare_trainings(config, overrides, report, tool.run)
 
 
 @bench.command()
@@ -147,10 +111,10 @@ def boundaries(config, overrides, report):
 @click.option("--side", type=click.FloatRange(148, 100_000), default=1000.0,
               help="Side of the city in metres.")
 @click.option("--cells", type=click.IntRange(2, 4096), default=8, help="Cells, one a rank.")
-@click.option("--views", type=click.Choice(["street", "aerial", "mixed"]), multiple=True,
+@click.option("--views", type=click.Choice(KINDS), multiple=True,
               default=("street", "aerial"), help="Kind of views; give it again for another kind.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=16, help="Views of each kind.")
-@click.option("--json", "report", metavar="FILE", help="Write all figures there, too.")
+@report_option
 def ghosts(gaussians, side, cells, views, count, report):
     """Count the Gaussians that travel to other cells.
 

@@ -34,23 +34,30 @@ class Traffic:
         return self.out + self.back + self.halo
 
 
-def gaussian_traffic(splats, camera, ranks, equal=False, xp=np):
+def gaussian_traffic(splats, camera, ranks, equal=False, xp=np, exchange=None):
     """Traffic of a view, float32.
 
     splats: backends.base.Splats of all Gaussians of the scene, ids included; equal: strips of
     equal size instead of equal predicted work: they cut where less is drawn, so less travels,
-    and ranks wait for one another; xp: module of the splats.
+    and ranks wait for one another; xp: module of the splats; exchange: of the processes that
+    have a part of the splats each, however many; None: these are all. Collective then.
     """
+
+    def total(array):
+        array = np.asarray(array.tolist())
+        return exchange.allreduce("count", array) if exchange else array
+
     boxes = tile_boxes(splats, camera, xp)
     work = np.full(camera.tiles[1], float(TILE_WORK * camera.tiles[0]))
     if not equal:
-        work += np.asarray(row_instances(boxes, camera, xp).tolist())
+        work += total(row_instances(boxes, camera, xp))
     starts = cut(work, camera, ranks)
     index, rank = touched(boxes, starts, camera, xp)
-    sent = int((dealt_ranks(splats.ids, ranks, xp)[index] != rank).sum())
+    away = (dealt_ranks(splats.ids, ranks, xp)[index] != rank).sum()
+    visible, drawn, sent = total(np.array([len(splats), len(index), int(away)])).tolist()
     return Traffic(
-        visible=len(splats),
-        drawn=len(index),
+        visible=visible,
+        drawn=drawn,
         sent=sent,
         out=sent * (REAL * SPLAT + ID),
         back=sent * REAL * SPLAT_GRADIENT,

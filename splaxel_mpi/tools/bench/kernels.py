@@ -6,17 +6,14 @@ import numpy as np
 
 from ...errors import UserError
 from ...files import write_json
-from ...partition.assign import cells_of
-from ...partition.kdtree import build
 from . import base
 from .floors import Counts, floors
-from .stages import Chain
+from .halves import measure_halves
+from .stages import Chain, time_stages
 
 PEERS = ("none", "gsplat")
 # what is timed as it is called; calls of a row follow each other at once
 WHOLES = (("forward", "backward"), ("step_without_loss",), ("step",))
-HALF_STAGES = ("project", "lists", "rasterize", "rasterize back", "project back",
-               "adam, selective")
 STEP = "train step"
 LEAST_STEPS = 96  # of training on a GPU that are timed together, so that the end of them is little
 
@@ -112,29 +109,6 @@ def measure(scene, backend, clock, machine, comm):
     }
 
 
-def time_stages(chain, cameras, clock, only=None):
-    """(Samples of the stages, Counts of each view). only: names of stages that are timed."""
-    samples, counts = base.Samples(), []
-    between = {"compose": chain.lay_out, "loss": chain.cut_up}
-    if only and "loss" not in only:
-        between["rasterize"] = chain.even_seeds
-    for turn in range(base.PASSES):
-        for view, camera in enumerate(cameras):
-            chain.look(camera)
-            for name, stage in chain.stages().items():
-                if only and name not in only:
-                    continue
-                milliseconds = clock.stage(stage)
-                between.get(name, lambda: None)()
-                if turn:
-                    samples.add(name, view, milliseconds)
-            if not turn:
-                counts.append(chain.counts())
-        chain.run_free()
-    chain.check()
-    return samples, counts
-
-
 def time_wholes(chain, cameras, clock):
     """Samples of forward, backward and whole steps, each from an idle machine, after
     time_stages; see Chain.whole."""
@@ -196,41 +170,6 @@ def time_train_step(scene, backend, clock, comm):
     return samples
 
 
-def measure_halves(scene, backend, clock):
-    """Stage times of ranks that hold half of the scene each, as shares of the whole's.
-
-    The scene is cut into two cells by the k-d tree; sums over the views. Ghosts are left out.
-    """
-    from ...mpi.transport import exchange_alone
-
-    tree = build(scene.gaussians.means, None, 2, exchange_alone(HostArrays))
-    cells, boxes = cells_of(tree, scene.gaussians.means), tree.boxes()
-    whole = _half_times(backend, scene.gaussians, scene, clock, None)
-    halves = [
-        _half_times(backend, scene.gaussians.take(cells == cell), scene, clock, boxes[cell])
-        for cell in range(2)
-    ]
-    rows = {}
-    for name in (*HALF_STAGES, "sum"):
-        pick = (lambda times: sum(times.values())) if name == "sum" else (lambda t: t[name])
-        shares = [pick(half) / pick(whole) for half in halves]
-        rows[name] = {"whole_ms": pick(whole), "shares": shares, "mean": float(np.mean(shares))}
-    return rows
-
-
-class HostArrays:
-    """What an exchange of host arrays asks of a backend."""
-
-    xp = np
-
-
-def _half_times(backend, gaussians, scene, clock, box):
-    """{stage: milliseconds summed over views}."""
-    chain = Chain(backend, gaussians, scene.degree, box)
-    samples, _ = time_stages(chain, scene.cameras, clock, HALF_STAGES)
-    return {name: samples.total(name) for name in HALF_STAGES}
-
-
 def lines(found):
     """A measurement as text."""
     counts = found["counts"]
@@ -252,11 +191,14 @@ def lines(found):
         ("as called, host included", "time"),
     )
     if "half" in found:
-        yield "a rank with half of the scene against the whole, sums over the views, no ghosts"
+        yield ("a rank with half of the scene against the whole, sums over the views, no ghosts; "
+               "masked: at the next visits, without tiles that are dark in front of the cell")
         yield from base.table(
-            [(name, base.shown(row["whole_ms"]), *(base.shown(s, 2) for s in row["shares"]),
-              base.shown(row["mean"], 2)) for name, row in found["half"].items()],
-            ("stage", "whole", "cell 0", "cell 1", "mean share"),
+            [(name, base.shown(row["whole_ms"]),
+              *(base.shown(share, 2) for kind in ("drawn", "masked")
+                for share in (*row[kind], np.mean(row[kind]))))
+             for name, row in found["half"].items()],
+            ("stage", "whole", "cell 0", "cell 1", "mean", "masked: cell 0", "cell 1", "mean"),
         )
     if "peer" in found:
         yield from peer_lines(whole, found["peer"])

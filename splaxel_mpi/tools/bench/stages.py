@@ -5,6 +5,7 @@ import numpy as np
 from ...scene.gaussians import GROUPS
 from ...train.state import State
 from ...visibility.tiles import to_image, to_tiles
+from .base import PASSES, Samples
 from .floors import Counts
 
 NEAR, STOP, SSIM_WEIGHT = 0.1, 1e-4, 0.2
@@ -22,10 +23,10 @@ class Chain:
 
     backend: Backend; gaussians: of the cell, on the host; degree: SH degree in use; box: bounds
     of the cell, (2, 3), None for all of space: then stages do not wait for the device, where the
-    backend can do that, once run_free is called.
+    backend can do that, once run_free is called; free: False where they are to wait all the same.
     """
 
-    def __init__(self, backend, gaussians, degree, box=None):
+    def __init__(self, backend, gaussians, degree, box=None, free=True):
         self.backend, self.xp, self.degree, self.box = backend, backend.xp, degree, box
         self.state = State.fresh(gaussians.map(backend.to_device), None)
         self.gaussians = self.state.gaussians
@@ -33,7 +34,7 @@ class Chain:
         self.background = np.array(BACKGROUND, backend.real)
         self.running = self.room = None
         self.recorded = {}  # of whole(): by name and size of the image
-        if box is None:
+        if box is None and free:
             self.running = backend.free_running(NEAR, STOP, self.background, SSIM_WEIGHT)
         self.fused = hasattr(backend, "project_backward_adam")
         self.photos = {}
@@ -101,9 +102,11 @@ class Chain:
             stages[FUSED] = self.project_back_adam
         return stages
 
-    def look(self, camera):
-        """Begin a view."""
+    def look(self, camera, mask=None):
+        """Begin a view. mask: (tile_count,) uint8 on the host, 0 where nothing is drawn, or None
+        for all tiles; only of a chain with a box."""
         self.camera = camera
+        self.mask = None if mask is None else self.backend.to_device(mask)
         size = camera.height, camera.width
         if size not in self.photos:
             random = np.random.default_rng(0)
@@ -130,7 +133,9 @@ class Chain:
 
     def list_tiles(self):
         room = {"room": self.room} if self.room else {}
-        self.lists = self.backend.tile_lists(self.splats, self.camera, self.box, **room)
+        self.lists = self.backend.tile_lists(
+            self.splats, self.camera, self.box, self.mask, **room
+        )
 
     def rasterize(self):
         self.partial = self.backend.rasterize(self.splats, self.lists, self.camera, STOP)
@@ -230,3 +235,27 @@ class Chain:
             self.project_back_adam()
             return
         self.zero_gradients(), self.project_back(), self.adam(self.out.seen)
+
+
+def time_stages(chain, cameras, clock, only=None, masks=None):
+    """(Samples of the stages, Counts of each view). only: names of stages that are timed; masks:
+    of each view, see Chain.look."""
+    samples, counts = Samples(), []
+    between = {"compose": chain.lay_out, "loss": chain.cut_up}
+    if only and "loss" not in only:
+        between["rasterize"] = chain.even_seeds
+    for turn in range(PASSES):
+        for view, camera in enumerate(cameras):
+            chain.look(camera, masks and masks[view])
+            for name, stage in chain.stages().items():
+                if only and name not in only:
+                    continue
+                milliseconds = clock.stage(stage)
+                between.get(name, lambda: None)()
+                if turn:
+                    samples.add(name, view, milliseconds)
+            if not turn:
+                counts.append(chain.counts())
+        chain.run_free()
+    chain.check()
+    return samples, counts

@@ -1,0 +1,107 @@
+"""Options that commands of `splaxel-mpi bench` share."""
+
+import re
+
+import click
+
+# as data.gaussian_city has them, which help does not import
+KINDS = ("street", "aerial", "mixed")
+LEAST_SIDE = 148.0
+FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
+LARGEST = 1 << 31  # Gaussians that one rank may hold
+
+
+class Count(click.ParamType):
+    """A number such as 250000, 250k or 4M."""
+
+    name = "count"
+
+    def convert(self, value, param, context):
+        """An int from text. Fails in one line for anything else."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kM]?)", value)
+        count = round(float(match[1]) * FACTORS[match[2]]) if match else 0
+        if not 1 <= count < LARGEST:
+            self.fail(f"{value!r} is not a count such as 250k or 4M, below 2147M", param, context)
+        return count
+
+
+class Size(click.ParamType):
+    """Pixels across and down, such as 1920x1080."""
+
+    name = "size"
+
+    def convert(self, value, param, context):
+        """(width, height) from text. Fails in one line for anything else."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value)
+        size = tuple(map(int, match.groups())) if match else (0, 0)
+        if not all(1 <= side <= 16384 for side in size):
+            self.fail(f"{value!r} is not a size such as 1920x1080, at most 16384", param, context)
+        return size
+
+
+report_option = click.option(
+    "--json", "report", metavar="FILE", help="Write all figures there, too."
+)
+
+
+def city_options(gaussians, side, count, size):
+    """Decorator: the options of a city of Gaussians and its views, with these defaults.
+
+    gaussians: text, or a tuple of them for a command that takes several cities. The command gets
+    gaussians, side, kinds (a tuple), count and size.
+    """
+    several = isinstance(gaussians, tuple)
+    again = "; give it again for another city." if several else "."
+    options = [
+        click.option("--gaussians", type=Count(), multiple=several, default=gaussians,
+                     help="Gaussians of the city" + again),
+        click.option("--side", type=click.FloatRange(LEAST_SIDE, 100_000), default=side,
+                     help="Side of the city in metres."),
+        click.option("--views", "kinds", type=click.Choice(KINDS), multiple=True,
+                     default=("street", "aerial"),
+                     help="Kind of views; give it again for another kind."),
+        click.option("--count", type=click.IntRange(1, 100_000), default=count,
+                     help="Views of each kind."),
+        click.option("--size", type=Size(), default=size, help="Pixels of the views."),
+    ]
+
+    def decorate(command):
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def training_arguments(command):
+    """Decorator: the arguments of a command that trains a scene several times, which gets
+    config, overrides and report."""
+    command = report_option(command)
+    command = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")(command)
+    return click.argument("config")(command)
+
+
+def compare_trainings(config, overrides, report, run, **more):
+    """Read the settings, call run(config, ..., comm, tell) and write its rows. Collective.
+
+    config: file; overrides: "section.key=value"; report: file for the figures or None; run:
+    function that trains, prints a table and returns rows; more: its other arguments, or functions
+    of comm that give them.
+    """
+    from ...config import load, parse
+    from ...mpi import device, world
+    from .base import write_report
+
+    device.bind_early()
+    comm = world.init()
+    text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
+    settings = parse(text, config)
+    more = {name: value(comm) if callable(value) else value for name, value in more.items()}
+    rows = run(settings, comm=comm, tell=click.echo, **more)
+    if report and comm.rank == 0:
+        command = dict(config=config, overrides=overrides, **more)
+        write_report(report, command, rows, settings=settings.model_dump(), ranks=comm.size)
