@@ -71,7 +71,8 @@ def settings(tmp_path):
     [
         ("", ["train", "synth", "config", "mpirun -n 4", "srun --mpi=pmix"]),
         ("job", ["--gpus-per-node", "--time", "--vary", "--launcher", "sbatch"]),
-        ("train", ["--resume", "--continue", "--time-limit", "75", "CONFIG", "KEY=VALUE", "mpirun -n 4", "srun --mpi=pmix"]),
+        ("train", ["--resume", "--continue", "--time-limit", "75",
+                   "CONFIG", "KEY=VALUE", "mpirun -n 4", "srun --mpi=pmix"]),
         ("synth", ["city"]),
         ("synth city", ["--extent", "--views", "--aerial", "--width", "--height", "--seed",
                         "--points", "--samples", "mpirun -n 4", "default: 120"]),
