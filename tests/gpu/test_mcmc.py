@@ -103,10 +103,12 @@ def steps_of(backend, kind, settings, batch):
     from mpi4py import MPI
 
     from splaxel_mpi.mpi.staged import StagedExchange
+    from splaxel_mpi.partition.layout import Layout
     from splaxel_mpi.partition.tree import Tree
 
     how = Train(epsilon=1e-6, images=1000, optimizer="dense")
-    run = Run(random_gaussians(2000, 3, np.float32), Tree.single(), StagedExchange(MPI.COMM_SELF),
+    tree = Tree.single()
+    run = Run(random_gaussians(2000, 3, np.float32), tree, StagedExchange(MPI.COMM_SELF),
               1, 0, backend, 1e-4)
     state = State.fresh(run.gaussians, run.renderer.layout.offsets)
     method = make_densifier(settings, 2.0, 0, backend)
@@ -128,6 +130,7 @@ def steps_of(backend, kind, settings, batch):
             method.apply(state, before, state.images_seen, 1000, SelfExchange())
             method.follow(state, SelfExchange())
             state.offsets = np.array([0, len(state.gaussians)])
+            run.renderer.set_layout(Layout(tree, 0, 1, state.offsets))
     shares.append(steps.settle())
     return state, np.concatenate(shares)
 

@@ -278,7 +278,7 @@ def test_pack_and_unpack(cuda, rng, planes, half, count):
 
 def test_pack_of_nothing_and_wrong_arguments(cuda):
     pixels, nothing, whole = on_device(np.zeros((1, 4, 256), np.float32),
-                                       np.zeros((0, 3), np.int64),
+                                       np.zeros((0, 2), np.int64),
                                        piece_table([0], [[0, 0, 16, 16]])[0])
     empty = cuda.pack(pixels, nothing, 0)
     assert empty.size == 0

@@ -107,8 +107,10 @@ def scaling(context, overrides, report, ranks, model, **settings):
     On a city of Gaussians: ours (balanced, exact), the paper's settings (overlap, filter,
     conflict-free) and the exchange of Gaussians, on 1, 2, 4, ... of the ranks at hand. KEY=VALUE
     changes a setting for all of them (mpi.transport=staged: through host memory, in place of links
-    between GPUs). Parameters stay as they are; a batch has as many views as ranks. For more ranks the time of each rank is modelled from what its cell draws and sends,
-    counted exactly; rows say which they are, and measured ones what the model says of them.
+    between GPUs). Parameters stay as they are; a batch has as many views as ranks.
+
+    For more ranks the time of each rank is modelled from what its cell draws and sends, counted
+    exactly; rows say which they are, and measured ones what the model says of them.
 
     \b
     Examples:
