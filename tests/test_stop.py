@@ -33,6 +33,12 @@ class Asked:
 
     asked = signal.SIGUSR1
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
 
 class Run:
     """An endless training under mpirun whose ranks can be signalled."""
@@ -197,6 +203,19 @@ def test_a_stopped_run_ends_as_one_that_was_not(comm, tmp_path_factory):
     train(city, folder / "cut", comm, resume=job.IF_ANY)
     assert_same(last_checkpoint(whole), last_checkpoint(cut))
     assert (cut / "model.ply").exists()
+
+
+def test_a_benchmark_is_not_made_of_half_a_run(city, tmp_path, alone, monkeypatch):
+    from splaxel_mpi.errors import UserError
+    from splaxel_mpi.tools.bench import trainings
+
+    monkeypatch.setattr(trainings.job, "StopSignals", Asked)
+    text = f"data:\n  path: {city}\nrun:\n  folder: {tmp_path}\n"
+    try:
+        with pytest.raises(UserError, match="stopped before its end, since SIGUSR1"):
+            trainings.measure(config.parse(text, "test", SHORT), alone)
+    finally:
+        log.close()
 
 
 @pytest.mark.mpi

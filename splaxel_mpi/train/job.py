@@ -119,7 +119,8 @@ def _train(trainer, data, folder):
 
 def _leave(trainer):
     """A checkpoint of a run that stops here, and a word on it. Collective."""
-    trainer.store()
+    if trainer.stored != trainer.state.images_seen:
+        trainer.store()
     trainer.recorder.close()
     logger.info("stopped after %d of %d images, since %s; go on with --resume",
                 trainer.state.images_seen, trainer.config.train.images, trainer.stop.reason)

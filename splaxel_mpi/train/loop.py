@@ -139,8 +139,6 @@ class Trainer:
 
     def store(self):
         """Write a checkpoint; nothing that is not finite gets into one. Collective."""
-        if self.stored == self.state.images_seen:
-            return
         start = time.monotonic()
         with self.recorder.accounts.apart("checkpoint"):
             self.check_numbers(look=True)
