@@ -13,6 +13,7 @@ from .errors import UserError
 from .mpi import launcher
 from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
+from .tools.file_commands import info, upgrade, verify
 
 # A run stopped with a checkpoint and can go on: EX_TEMPFAIL of sysexits.h.
 STOPPED = 75
@@ -299,8 +300,9 @@ def report(arch):
 
 
 bench.add_command(pictures)
-cli.add_command(bench)
-for one in (bench, *bench.commands.values()):
+for one in (bench, info, verify, upgrade):
+    cli.add_command(one)
+for one in (bench, *bench.commands.values(), info, verify, upgrade):
     one.epilog = STATUSES
 
 

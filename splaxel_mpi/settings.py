@@ -236,6 +236,21 @@ class Checkpoint(Section):
         0, description="Images between checkpoints; 0: only at the end of the run."
     )
     keep: int = Field(2, ge=1, le=10000, description="Newest checkpoints that are kept.")
+    keep_every: Count = Field(
+        0,
+        description="Images of a stretch whose first checkpoint is kept for good; 0: none are.",
+    )
+    writer: Literal["auto", "parallel", "serial", "offset"] = Field(
+        "auto",
+        description="How ranks write; parallel: HDF5 through MPI-IO; serial: rank 0 for all; "
+        "offset: each rank its own bytes of the file, for file systems that let several nodes "
+        "write one; auto: parallel where h5py has MPI, else serial.",
+    )
+    background: bool = Field(
+        False,
+        description="Write while training goes on, from a copy of the state in host memory, each "
+        "rank as with offset. A kill during the write loses it as well.",
+    )
 
 
 class Evaluate(Section):

@@ -121,6 +121,7 @@ def _leave(trainer):
     """A checkpoint of a run that stops here, and a word on it. Collective."""
     if trainer.stored != trainer.state.images_seen:
         trainer.store()
+    trainer.save.close()
     trainer.recorder.close()
     logger.info("stopped after %d of %d images, since %s; go on with --resume",
                 trainer.state.images_seen, trainer.config.train.images, trainer.stop.reason)
@@ -216,7 +217,7 @@ def prepare(config, resume, world, data, cache, folder):
         config=config.to_yaml(),
         config_chain=chain,
     )
-    trainer.save = Saver(folder / "checkpoints", config.checkpoint.keep, facts)
+    trainer.save = Saver(folder / "checkpoints", config.checkpoint, facts, world.comm)
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer
@@ -317,6 +318,7 @@ def finish(trainer, data, folder):
         logger.info(trainer.renderer.saturation.describe(world.exchange))
     moved = recorder.total_bytes()
     trainer.store()
+    trainer.save.close()
     quality = trainer.evaluate(folder / "pictures")
     if trainer.stop.reason:
         return

@@ -22,8 +22,8 @@ class Trainer:
     ImageCache; photos: what training fetches photographs from, that cache or one on the device;
     state, tree: where training stands; boxes: ContentBoxes of its cells; renderer, optimizer,
     densifier (None: a fixed set of Gaussians), scheduler: the choices made; steps: of
-    step.make_steps; guard: Guard; recorder: Recorder; save: function (trainer) that writes a
-    checkpoint; stop: stopping.Stop, None for a run that nothing ends early.
+    step.make_steps; guard: Guard; recorder: Recorder; save: saving.Saver, which writes
+    checkpoints; stop: stopping.Stop, None for a run that nothing ends early.
     """
 
     def __init__(self, world, config, views, train, test, cache, batch):
@@ -52,6 +52,7 @@ class Trainer:
             before, step = self.state.images_seen, self.state.step
             try:
                 self._step(before)
+                self.save.poll()
                 relieve(self)
                 step = self.state.step
                 self._events(before, self.state.images_seen)
@@ -135,16 +136,17 @@ class Trainer:
         if crossed(before, after, config.evaluate.every) and not last:
             self.recorder.quality(self.evaluate(), after)
         if crossed(before, after, config.checkpoint.every) and not last:
-            self.store()
+            self.store(wait=False)
 
-    def store(self):
-        """Write a checkpoint; nothing that is not finite gets into one. Collective."""
+    def store(self, wait=True):
+        """Write a checkpoint; nothing that is not finite gets into one. Collective. wait: see
+        Saver; whatever ends the run waits."""
         start = time.monotonic()
         with self.recorder.accounts.apart("checkpoint"):
             self.check_numbers(look=True)
             # a resumed run makes its boxes here, so the unbroken one does
             self.update_boxes(self.boxes.update)
-            self.save(self)
+            self.save(self, wait)
         self.stored = self.state.images_seen
         if self.stop:
             self.stop.wrote(time.monotonic() - start)
