@@ -211,6 +211,8 @@ class Trainer:
         world = self.world
         layout = Layout(self.tree, world.rank, world.ranks, self.state.offsets)
         self.renderer.set_layout(layout)
+        if self.stop:
+            self.stop.expect(self.state.nbytes * world.ranks)
         self.update_boxes(self.boxes.update)
 
     def evaluate(self, folder=None):
