@@ -172,8 +172,8 @@ def test_the_watchdog_names_a_stopped_rank(start, stopped):
 
 
 def test_the_watchdog_lets_a_suspended_job_go_on(start):
-    run = start(2, "mpi.timeout=4")
-    for number, seconds in ((signal.SIGSTOP, 6), (signal.SIGCONT, 2)):
+    run = start(2, "mpi.timeout=10")
+    for number, seconds in ((signal.SIGSTOP, 12), (signal.SIGCONT, 2)):
         for one in run.ranks:
             os.kill(one, number)
         time.sleep(seconds)
