@@ -125,8 +125,7 @@ def start(city, tmp_path):
 
 
 @pytest.mark.parametrize("ranks, to, number", [
-    (4, "mpirun", signal.SIGUSR1), (2, "mpirun", signal.SIGUSR2), (3, "one", signal.SIGTERM),
-    (1, "one", signal.SIGUSR1),
+    (4, "mpirun", signal.SIGUSR1), (3, "one", signal.SIGTERM), (1, "one", signal.SIGUSR2),
 ])
 def test_a_signal_stops_with_a_checkpoint(start, ranks, to, number):
     run = start(ranks)
