@@ -1,12 +1,13 @@
 """Bandwidth of checkpoints against dd with fsync on the same disk, and how long training waits.
 
     mpirun -n 4 python -m mpi4py benchmarks/checkpoint_speed.py [--gigabytes 2] [--rounds 3]
-        [--folder DIR]
+        [--writers background parallel] [--folder DIR]
 
 In each round dd writes zeros of the size of a checkpoint, then every writer and the background
 write one; each ends with fsync. The table has medians over rounds: seconds, GB/s, and the ratio
 to the dd of the same round. *stall* is how long training stands still: all of the write, but
-for the background, whose ranks meanwhile look after it every 10 ms.
+for the background, whose ranks meanwhile look after it every 10 ms. Its first round takes new
+memory for the copies, which later ones have.
 """
 
 import argparse
@@ -93,6 +94,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--writers", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--folder", help="on the disk to be tried")
     arguments = parser.parse_args()
     comm = mpi.init()
@@ -102,6 +104,7 @@ def main():
     folder = Path(comm.bcast(folder))
     names = [name for name, way in WRITERS.items() if way.usable(comm)] + ["background"]
     background = Background(comm)  # one, as a run has: it keeps the memory of its copies
+    names = arguments.writers or names
     found = {name: [] for name in ["dd", *names]}
     for _ in range(arguments.rounds):
         floor = dd(folder / "dd", size, comm)

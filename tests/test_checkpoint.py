@@ -148,7 +148,7 @@ def test_any_flipped_bit_is_found(tmp_path):
     path = tmp_path / "a.h5"
     save(path, state_of(0, 50, cells=3))
     whole, draw = path.read_bytes(), random.Random(1)
-    places = draw.sample(range(len(whole)), 200) + [0, len(whole) - 1]
+    places = draw.sample(range(len(whole)), 100) + [0, len(whole) - 1]
     for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << draw.randrange(8)
@@ -282,6 +282,21 @@ def test_latest_falls_back_with_a_warning_and_prune_keeps_sound_ones(tmp_path, c
     prune(tmp_path, 1)
     names = {os.path.basename(checkpoint_path("", images)) for images in (200, 3000)}
     assert set(os.listdir(tmp_path)) == names
+
+
+@pytest.mark.parametrize("part", [0.01, 0.5, 0.9, 0.9999])
+def test_a_flipped_bit_sends_to_the_checkpoint_before(tmp_path, caplog, part):
+    for images in (10, 20):
+        save(checkpoint_path(tmp_path, images), state_of(0, 400, images=images))
+    newest = checkpoint_path(tmp_path, 20)
+    with open(newest, "r+b") as file:
+        file.seek(int(part * os.path.getsize(newest)))
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 16]))
+    path, state = load_latest(tmp_path)
+    assert path == checkpoint_path(tmp_path, 10) and state.images_seen == 10
+    assert newest in caplog.text
 
 
 def test_prune_keeps_the_first_of_each_stretch(tmp_path):

@@ -118,6 +118,14 @@ def test_info_tells_what_is_inside(tmp_path):
     assert command("info", "--config", path) == "train:\n  note: größer\n"
 
 
+def test_info_does_not_steer_the_terminal(tmp_path):
+    state = state_of(0, 3)
+    state.dataset = "\x1b[2Jgone\n"
+    save(tmp_path / "a.h5", state)
+    told = command("info", tmp_path / "a.h5")
+    assert "?[2Jgone?" in told and "\x1b" not in told
+
+
 def test_info_of_metrics(tmp_path):
     with Series(tmp_path / "metrics.h5", 0) as series:
         series.append(dict(images_seen=8, loss=0.5))

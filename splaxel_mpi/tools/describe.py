@@ -27,10 +27,15 @@ def describe(path):
         raise UserError(f"{path}: no such file; name a checkpoint or a metrics file")
     kind = format_of(path)
     if kind == np.bytes_(METRICS):
-        return describe_metrics(path)
+        return [printable(line) for line in describe_metrics(path)]
     if kind == np.bytes_(FORMAT):
-        return describe_checkpoint(path)
+        return [printable(line) for line in describe_checkpoint(path)]
     raise UserError(f"{path}: neither a checkpoint nor a metrics file of splaxel_mpi")
+
+
+def printable(line):
+    """A line without what would steer a terminal: its text is from a file of anybody."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def format_of(path):
