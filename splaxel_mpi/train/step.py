@@ -33,6 +33,7 @@ def forward_backward(
     depth = settings.in_flight if renderer.layout.ranks > 1 else 1
     parts = _cut(views, chunks or [settings.chunk] * len(views))
     renderer.compositor.start_batch()
+    counts = renderer.visible_count, renderer.ghost_count
     while parts:
         flights = (
             _chunk(renderer, gaussians, part, photos, degree, settings, gradients)
@@ -44,11 +45,13 @@ def forward_backward(
                 for view, work in zip(part, works) if observe else ():
                     observe(view, work)
                 shares.append(rows)
+                counts = renderer.visible_count, renderer.ghost_count
                 del works
         except MemoryError:
             # gradients grow at the very end of a chunk, where no large array is made
             if len(parts[0]) == 1 or renderer.layout.ranks > 1:
                 raise
+            renderer.visible_count, renderer.ghost_count = counts
             count = len(parts[0])
             log.warning("no memory for %d views at a time: they are taken one by one", count)
             release(renderer.backend.xp)
