@@ -194,6 +194,11 @@ class Mpi(Section):
         "works when it is tried.",
     )
     share_gpu: bool = Field(False, description="Several ranks may use one GPU.")
+    timeout: float = Field(
+        1800.0, ge=0, le=1e6,
+        description="Seconds that a rank may stay at one place, such as a collective; then it "
+        "is told what every rank does, and the run ends. 0: nobody watches.",
+    )
 
 
 class BackendSection(Section):

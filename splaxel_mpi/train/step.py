@@ -97,6 +97,9 @@ class Steps:
     # whether Adam's flags of broken numbers are known to be raised on a rank that is alone: then
     # the guard is to look at once
     troubled = False
+    # called on every rank of several between the gradients of a step and its update: what is to
+    # travel meanwhile begins here
+    before_update = staticmethod(lambda: None)
 
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
@@ -118,6 +121,7 @@ class Steps:
             None if self.shrunk else chunks, self.observe,
         )
         before, after = state.images_seen, state.images_seen + len(views)
+        self.before_update()
         with self.renderer.timers("adam"):
             if self.densifier:
                 self.densifier.regularise(state, gradients, len(views))
