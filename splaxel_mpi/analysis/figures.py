@@ -91,7 +91,9 @@ def stack(axes, images, parts):
     """Values upon one another; parts: list of (label, (n,) array), the lowest first."""
     labels, values = zip(*parts)
     axes.stackplot(images, values, labels=labels)
-    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), reverse=True)
+    handles, labels = axes.get_legend_handles_labels()
+    place = dict(loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside the areas, in their order
+    axes.legend(handles[::-1], labels[::-1], fontsize="small", **place)
 
 
 def means(metrics, group, mask):

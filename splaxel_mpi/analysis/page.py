@@ -175,7 +175,7 @@ def picture(parent, kind, data, title, caption=""):
     source = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
     SubElement(figure, "img", alt=printable(title), src=source)
     words = SubElement(figure, "figcaption")
-    add(words, "strong", title).tail = f" {caption}"
+    add(words, "strong", title).tail = caption and f": {caption}"
 
 
 def show_pictures(body, paths, most):
