@@ -11,6 +11,7 @@ from .errors import UserError
 from .mpi import launcher
 from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
+from .tools.doctor.command import doctor
 
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
@@ -229,7 +230,8 @@ def report(arch):
 
 bench.add_command(pictures)
 cli.add_command(bench)
-for one in (bench, *bench.commands.values()):
+cli.add_command(doctor)
+for one in (bench, doctor, *bench.commands.values()):
     one.epilog = STATUSES
 
 

@@ -51,7 +51,7 @@ def _load(path, format, scale, holdout, images, origin):
     _check_settings(scale, holdout)
     if not path.exists():
         raise UserError(f"{path}: data set not found")
-    reader = _find_reader(path, format)
+    reader = find_reader(path, format)
     base = path if path.is_dir() else path.parent
     photos = None if images is None else base / images
     if photos is not None and not photos.is_dir():
@@ -81,7 +81,9 @@ def readers():
     return sorted((kind() for kind in Reader.__subclasses__()), key=lambda reader: reader.rank)
 
 
-def _find_reader(path, format):
+def find_reader(path, format):
+    """Reader for a data set at path (pathlib.Path). format: its name, or "auto" for whichever
+    recognises it. Raises UserError where there is none."""
     known = readers()
     if format == "auto":
         for reader in known:
