@@ -12,6 +12,7 @@ from .mpi import launcher
 from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
 from .tools.doctor.command import doctor
+from .tools.plan.command import plan
 
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
@@ -231,7 +232,8 @@ def report(arch):
 bench.add_command(pictures)
 cli.add_command(bench)
 cli.add_command(doctor)
-for one in (bench, doctor, *bench.commands.values()):
+cli.add_command(plan)
+for one in (bench, doctor, plan, *bench.commands.values()):
     one.epilog = STATUSES
 
 
