@@ -2,7 +2,9 @@
 login nodes without MPI."""
 
 import os
+import shlex
 import sys
+import time
 
 import click
 
@@ -12,12 +14,16 @@ from .mpi import launcher
 from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
 from .tools.doctor.command import doctor
+from .tools.file_commands import info, upgrade, verify
 from .tools.plan.command import plan
 
+# A run stopped with a checkpoint and can go on: EX_TEMPFAIL of sysexits.h.
+STOPPED = 75
 STATUSES = """\b
 Exit status: 0 done; 1 failure (a traceback names the rank); 2 a mistake in the
-command, the settings or the data (one line says which); 130 interrupted
-(mpirun gives a status of its own)."""
+command, the settings or the data (one line says which); 75 stopped early with
+a checkpoint (a signal, --time-limit): start again with --resume; 130
+interrupted (mpirun gives a status of its own to failures)."""
 
 WIDE = {
     "max_content_width": 100,
@@ -40,12 +46,28 @@ def cli():
     """
 
 
+def _seconds(context, option, text):
+    """Seconds of a time on the command line, None for none."""
+    from .times import seconds_of
+
+    try:
+        return None if text is None else seconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @cli.command(epilog=STATUSES)
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--resume", is_flag=True, show_default=False,
               help="Go on from the run's newest good checkpoint.")
-def train(config, overrides, resume):
+@click.option("--continue", "go_on", is_flag=True, show_default=False,
+              help="As --resume where the run has a checkpoint, else start it: for scripts that "
+              "a scheduler may run again.")
+@click.option("--time-limit", metavar="TIME", callback=_seconds,
+              help="Stop in time, with a checkpoint, to end within TIME (H:MM:SS, D-HH:MM:SS or "
+              "minutes) of the start.")
+def train(config, overrides, resume, go_on, time_limit):
     """Train a scene as the YAML file CONFIG says.
 
     KEY=VALUE changes a setting for this run, the value in YAML; `splaxel-mpi config show`
@@ -58,7 +80,13 @@ def train(config, overrides, resume):
       mpirun -n 4 splaxel-mpi train configs/city.yaml train.images=6000 run.name=long
       srun --mpi=pmix splaxel-mpi train configs/photos.yaml data.path=/scratch/me/scan
       mpirun -n 2 splaxel-mpi train configs/city.yaml --resume
+      srun --mpi=pmix splaxel-mpi train configs/city.yaml --continue --time-limit 2:00:00
+
+    SIGTERM, SIGUSR1 and SIGUSR2 stop it at the end of a step, with a checkpoint, and exit status
+    75; another one ends it at once. mpirun passes SIGUSR1 and SIGUSR2 on, but not SIGTERM: it
+    leaves ranks one second then.
     """
+    deadline = time.monotonic() + time_limit if time_limit else None
     from .mpi import world
 
     _bind_early(config, overrides)
@@ -66,7 +94,8 @@ def train(config, overrides, resume):
     settings = _load(comm, config, overrides)
     from .train import job
 
-    job.run(settings, resume, comm)
+    if job.run(settings, job.IF_ANY if go_on else resume, comm, deadline):
+        world.leave(STOPPED)
 
 
 def _bind_early(path, overrides):
@@ -89,6 +118,49 @@ def _load(comm, path, overrides):
 
     text = world.on_root(comm, lambda: config.load(path, overrides).to_yaml())
     return config.parse(text, path)
+
+
+@cli.command("job", epilog=STATUSES)
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--nodes", type=click.IntRange(1, 65536), default=1, help="Nodes.")
+@click.option("--gpus-per-node", "gpus", type=click.IntRange(0, 64), default=0,
+              help="GPUs of a node, a rank for each; 0: train on CPUs.")
+@click.option("--ranks-per-node", "ranks", type=click.IntRange(1, 4096),
+              help="Ranks of a node, where it is not one for each GPU (CPUs: 4).")
+@click.option("--cpus-per-rank", "cores", type=click.IntRange(1, 4096),
+              help="Cores of a rank [default: 8 beside a GPU, else 4].")
+@click.option("--time", "time_", metavar="TIME", default="12:00:00",
+              help="Limit of one start; the run goes on in the next.")
+@click.option("--launcher", type=click.Choice(["pmix", "pmi2", "mpirun"]), default="pmix",
+              help="srun --mpi=pmix, srun --mpi=pmi2, or mpirun.")
+@click.option("--account", help="Who pays, where the site asks for it.")
+@click.option("--partition", help="Queue, where it is not the site's default.")
+@click.option("--requeue/--no-requeue", default=True,
+              help="Whether the job starts again until the run is complete.")
+@click.option("--shared", is_flag=True, help="Other jobs may use the nodes, too.")
+@click.option("--lead", type=click.IntRange(10, 86400),
+              help="Seconds before the limit at which the run stops [default: by the size of its "
+              "checkpoint].")
+@click.option("--vary", multiple=True, metavar="KEY=VALUE,VALUE...",
+              help="A job array with a run for each value; may be given again.")
+def make_job(config, overrides, time_, vary, **wanted):
+    """Print a SLURM batch script that trains CONFIG.
+
+    It stops in time with a checkpoint, starts itself again and goes on until the run is
+    complete. Comments say what each line is for. Needs no MPI.
+
+    \b
+    Examples:
+      splaxel-mpi job configs/district.yaml --nodes 4 --gpus-per-node 8 > train.sbatch
+      splaxel-mpi job configs/city.yaml --nodes 2 --time 1:00:00 --vary boundary=exact,filter,none
+    """
+    from .tools.job import Job, script
+
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    command = shlex.join(["splaxel-mpi", *sys.argv[1:]])
+    click.echo(script(config, list(overrides), Job(time=time_, command=command, **wanted), vary),
+               nl=False)
 
 
 @cli.group(epilog=STATUSES)
@@ -230,10 +302,9 @@ def report(arch):
 
 
 bench.add_command(pictures)
-cli.add_command(bench)
-cli.add_command(doctor)
-cli.add_command(plan)
-for one in (bench, doctor, plan, *bench.commands.values()):
+for one in (bench, doctor, plan, info, verify, upgrade):
+    cli.add_command(one)
+for one in (bench, *bench.commands.values(), doctor, plan, info, verify, upgrade):
     one.epilog = STATUSES
 
 
@@ -257,6 +328,6 @@ def main(arguments=None):
     except (click.Abort, KeyboardInterrupt):
         world.abort(130)
     except SystemExit as end:
-        if end.code:
+        if end.code and end.code != STOPPED:
             world.abort(end.code if isinstance(end.code, int) else 1)
         raise

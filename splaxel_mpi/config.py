@@ -109,7 +109,8 @@ def _message(error, source, node, given):
     if any(f"{key}.".startswith(f"{one}.") or one.startswith(f"{key}.") for one in given):
         where = "command line"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{where}: {key}: {_what(first, key, known)}{more}"
+    place = f"{where}: {key}" if key else where  # sections that do not go together have no key
+    return f"{place}: {_what(first, key, known)}{more}"
 
 
 def _what(error, key, known):
@@ -121,7 +122,9 @@ def _what(error, key, known):
                 f"{key}=... on the command line")
     got = _shown(error["input"])
     if error["type"] == "value_error":
-        return f"{error['ctx']['error']}, got {got}"
+        reason = str(error["ctx"]["error"])
+        # of a whole section it names the settings at odds
+        return reason if isinstance(error["input"], dict) else f"{reason}, got {got}"
     if key not in known:
         return f"expected a section with settings of its own, got {got}"
     plain = not known[key].json_schema_extra

@@ -1,6 +1,7 @@
 """Files that are either whole or not there, and errors that all ranks raise together."""
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -104,6 +105,21 @@ def cannot_write(path, error):
     text = getattr(error, "strerror", None) or str(error)
     reason = os.strerror(number) if number else text.strip().split("\n")[0]
     return f"{path}: cannot be written: {reason}; check the folder, its rights and free space"
+
+
+def check_writable(path):
+    """Raise UserError where atomic_write could not make the file. What stands there stays."""
+    path = os.fspath(path)
+    temporary = temporary_name(path)
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        open(temporary, "xb").close()
+    except OSError as error:
+        raise UserError(cannot_write(path, error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
 
 
 def write_text(path, text):

@@ -21,6 +21,8 @@ from .setting_types import (
 )
 from .training_settings import Densify, Schedule, Train
 
+ORDERS_OF_CELLS = ("conflict-free", "balanced")  # of train.order: they predict cells' work
+
 
 class Run(Section):
     """where results go"""
@@ -192,6 +194,11 @@ class Mpi(Section):
         "works when it is tried.",
     )
     share_gpu: bool = Field(False, description="Several ranks may use one GPU.")
+    timeout: float = Field(
+        1800.0, ge=0, le=1e6,
+        description="Seconds that a rank may stay at one place, such as a collective; then it "
+        "is told what every rank does, and the run ends. 0: nobody watches.",
+    )
 
 
 class BackendSection(Section):
@@ -231,6 +238,21 @@ class Checkpoint(Section):
         0, description="Images between checkpoints; 0: only at the end of the run."
     )
     keep: int = Field(2, ge=1, le=10000, description="Newest checkpoints that are kept.")
+    keep_every: Count = Field(
+        0,
+        description="Images of a stretch whose first checkpoint is kept for good; 0: none are.",
+    )
+    writer: Literal["auto", "parallel", "serial", "offset"] = Field(
+        "auto",
+        description="How ranks write; parallel: HDF5 through MPI-IO; serial: rank 0 for all; "
+        "offset: each rank its own bytes of the file, for file systems that let several nodes "
+        "write one; auto: parallel where h5py has MPI, else serial.",
+    )
+    background: bool = Field(
+        False,
+        description="Write while training goes on, from a copy of the state in host memory, each "
+        "rank as with offset. A kill during the write loses it as well.",
+    )
 
 
 class Evaluate(Section):
@@ -280,6 +302,14 @@ class Config(Section):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     evaluate: Evaluate = Field(default_factory=Evaluate)
     log: Log = Field(default_factory=Log)
+
+    @model_validator(mode="after")
+    def _orders_of_cells(self):
+        if self.exchange.strategy == "gaussian" and self.train.order in ORDERS_OF_CELLS:
+            raise ValueError(f"train.order: {self.train.order} arranges views by the cells that "
+                             "they see; exchange.strategy: gaussian has none: set train.order: "
+                             "fixed or one-view")
+        return self
 
     def to_yaml(self):
         """The effective settings as YAML text; parse reads them back unchanged."""

@@ -48,8 +48,8 @@ class Train(Section):
         "fixed",
         description="Order of the views; fixed: from seed and epoch alone; one-view: the same, "
         "one view at a time on all ranks; conflict-free: views that no rank has in common run "
-        "together; balanced: batches that give every rank the same work. The last ones depend "
-        "on the rank count.",
+        "together; balanced: batches that give every rank the same work. The last two depend "
+        "on the rank count and need cells: not with exchange.strategy: gaussian.",
     )
     optimizer: Literal["dense", "selective"] = Field(
         "selective",

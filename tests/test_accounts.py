@@ -12,6 +12,7 @@ from exchanges import exchange_of
 from runs import last_checkpoint, shared_folder, small_city, stop_half_way, train
 
 from splaxel_mpi.evaluate.series import read_series
+from splaxel_mpi.train import loop
 from splaxel_mpi.train.accounts import VIEW_KINDS
 from splaxel_mpi.train.shares import NAMES, Waiting, in_words, shares
 from splaxel_mpi.train.timers import COLLECTIVES, MOST_MARKS, OUTSIDE, DeviceClock, Timers
@@ -68,6 +69,16 @@ def test_each_reduction_leaves_fewer_pixels(finished):
     assert (rows["utilisation"] == 1).all()  # the only rank draws in every chunk
     assert "view_bytes" not in rows and "waiting/full" not in rows
     np.testing.assert_array_equal(rows["gaussians/full"][:, 0], rows["gaussians/mean"])
+
+
+def test_splats_of_held_out_views_are_not_counted_as_training(city, tmp_path, alone, monkeypatch):
+    how = "partition.cells=2", "train.images=16", "log.every=4", "densify.method=none"
+    found = rows_of(train(city, tmp_path / "some", alone, *how, "evaluate.every=4"))
+    monkeypatch.setattr(loop, "evaluate", lambda *_: None)
+    want = rows_of(train(city, tmp_path / "none", alone, *how))
+    for name in ("visible/mean", "ghosts/mean"):
+        np.testing.assert_array_equal(found[name], want[name], err_msg=name)
+        assert want[name].min() > 0
 
 
 def test_the_log_says_it_in_one_line(finished):

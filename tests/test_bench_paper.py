@@ -12,6 +12,7 @@ from exchanges import exchange_of
 from scenes import random_gaussians, random_photo
 
 from splaxel_mpi.backends.host import HostBackend
+from splaxel_mpi.errors import UserError
 from splaxel_mpi.partition.kdtree import build
 from splaxel_mpi.tools.bench import cost_model
 from splaxel_mpi.tools.bench.city_run import GAUSSIAN, OURS, PIXEL_LEVEL, REDUNDANCY, make_config
@@ -173,13 +174,29 @@ def test_what_does_not_fit_is_said_and_left_out(comm):
 
     settings = dict(SCALING, ranks=[1, comm.size], model=[8], per_rank=None)
     memory = 965 * 30_000 // comm.size + 965 * 1000  # enough for a rank's share, not for all
-    rows = scaling.run(settings, [*SMALL, f"backend.memory={memory}"], comm, lambda line: None)
+    lines = []
+    rows = scaling.run(settings, [*SMALL, f"backend.memory={memory}"], comm, lines.append)
     if comm.rank == 0:
         (reason,) = [row["reason"] for row in rows if row["source"] == "not run"]
-        assert "memory" in reason
+        assert "memory" in reason and lines[-1].endswith(f" on 1 ranks: {reason}")
         sources = {source: {row["ranks"] for row in rows if row["source"] == source}
                    for source in ("not run", "measured", "modelled")}
         assert sources == {"not run": {1}, "measured": {comm.size}, "modelled": {8}}
+
+
+@pytest.mark.parametrize("given, message", [
+    ("backend.memory=1", "its memory holds 1"),
+    ("train.chnk=1", "did you mean train.chunk"),
+    ("exchange.strategy=gaussian", "exchange.strategy: gaussian has none"),
+])
+def test_nothing_that_runs_is_a_mistake(given, message):
+    from splaxel_mpi.tools.bench import scaling
+
+    comm, lines = pytest.importorskip("mpi4py.MPI").COMM_SELF, []
+    settings = dict(SCALING, ranks=[1], model=[2], per_rank=None)
+    with pytest.raises(UserError, match=message):
+        scaling.run(settings, [*SMALL, given], comm, lines.append)
+    assert not lines
 
 
 def test_commands_under_mpirun(mpirun, tmp_path):

@@ -140,6 +140,13 @@ def test_mistakes_of_a_city(tmp_path, arguments, message):
     assert isinstance(done.exception, UserError) and message in str(done.exception)
 
 
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    done = invoke("--out", tmp_path / "file", *CITY)
+    assert isinstance(done.exception, UserError) and "file: cannot be written" in str(
+        done.exception)
+
+
 def test_mistakes_of_a_scene(city, tmp_path, trained):
     data, out = f"data.path={city}", ("--out", tmp_path)
     for arguments, message in (

@@ -64,6 +64,29 @@ def test_thresholds(city, tmp_path, alone):
     assert (folder / "small-0.1" / "summary.json").exists()
 
 
+@pytest.mark.parametrize("command", ["threshold", "ablation", "scaling", "bytes", "ghosts"])
+def test_a_report_that_cannot_be_written_is_told_first(city, tmp_path, alone, command):
+    """Before hours of measuring, and without a trace of the attempt."""
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(settings_of(city, tmp_path / "runs").to_yaml())
+    (tmp_path / "there").write_text("kept")
+    arguments = [str(settings)] if command == "threshold" else ["--gaussians", "300"]
+    for place in ("no/x.json", "there/x.json", "."):
+        done = CliRunner().invoke(
+            cli, ["bench", command, *arguments, "--json", str(tmp_path / place)]
+        )
+        assert isinstance(done.exception, UserError) and "cannot be written" in str(done.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["settings.yaml", "there"]
+
+
+@pytest.mark.parametrize("command", ["threshold", "batch", "quality", "boundaries"])
+def test_the_baseline_is_not_compared_with_itself(city, tmp_path, alone, command):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(settings_of(city, tmp_path, "exchange.strategy=gaussian").to_yaml())
+    done = CliRunner().invoke(cli, ["bench", command, str(settings)])
+    assert isinstance(done.exception, UserError) and "is the baseline" in str(done.exception)
+
+
 def test_batches(city, tmp_path, alone):
     lines = []
     rows = batch.run(settings_of(city, tmp_path), [2, 8], alone, lines.append)

@@ -16,10 +16,12 @@ from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS
+from splaxel_mpi.settings import Train
 from splaxel_mpi.train.budget import Budget, bytes_per_gaussian, fits, make_budget
 from splaxel_mpi.train.loop import Trainer
+from splaxel_mpi.train.pressure import relieve
 from splaxel_mpi.train.state import State
-from splaxel_mpi.train.step import forward_backward
+from splaxel_mpi.train.step import Steps, forward_backward
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -155,14 +157,27 @@ def test_a_chunk_without_memory_is_taken_view_by_view(monkeypatch, caplog):
         shares = add(4)
     assert [record.getMessage() for record in caplog.records] == [
         "no memory for 4 views at a time: they are taken one by one"]
-    _, single, add_single = run_of(5)
+    single_renderer, single, add_single = run_of(5)
     np.testing.assert_array_equal(shares, add_single(1))
     for name in [*GROUPS, "seen", "norm", "count"]:
         mine, theirs = (getattr(one.gradients(), name) for one in (state, single))
         np.testing.assert_array_equal(mine, theirs, err_msg=name)
+    assert renderer.take_counts() == single_renderer.take_counts()
     partials.extend([1, 1])
     with pytest.raises(MemoryError, match="no more"):
         add(1)
+
+
+def test_arrays_follow_when_chunks_become_smaller():
+    """A device's memory was full: from then on its arrays are not made for the chunks before."""
+    asked, memory = [], SimpleNamespace(spent=True, reserve=1, renew=lambda: None)
+    backend = SimpleNamespace(xp=None, memory=memory, forget_sizes=lambda: asked.append(1))
+    trainer = SimpleNamespace(
+        world=SimpleNamespace(backend=backend, exchange=SimpleNamespace(ranks=1)),
+        state=SimpleNamespace(images_seen=4), steps=Steps(None, None, Train(chunk=4)),
+    )
+    relieve(trainer)
+    assert asked and trainer.steps.settings.chunk == 1
 
 
 def test_a_run_without_memory_ends_with_all_it_trained(city, tmp_path, alone, monkeypatch):

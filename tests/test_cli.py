@@ -13,17 +13,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The command with a stand-in for the training: what it does is said by its first argument.
 WITH_JOB = """
-import sys, types
+import sys, time, types
 job = types.ModuleType("splaxel_mpi.train.job")
-def run(config, resume, comm):
-    print("images", config.train.images, "resume", resume, "ranks", comm.size)
+def run(config, resume, comm, deadline):
+    left = None if deadline is None else round(deadline - time.monotonic(), -1)
+    print("images", config.train.images, "resume", resume, "ranks", comm.size, "left", left)
     what = sys.argv[1]
+    if what == "stop": return "the time limit is near"
     if what == "fail": raise ZeroDivisionError("in the loop")
     if what == "interrupt": raise KeyboardInterrupt
     if what == "mistake":
         from splaxel_mpi.errors import UserError
         raise UserError("image 3\\nis torn")
-job.run = run
+job.run, job.IF_ANY = run, "if any"
 sys.modules["splaxel_mpi.train.job"] = job
 from splaxel_mpi.cli import main
 main(sys.argv[2:])
@@ -68,10 +70,15 @@ def settings(tmp_path):
     "name, words",
     [
         ("", ["train", "synth", "config", "mpirun -n 4", "srun --mpi=pmix"]),
-        ("train", ["--resume", "CONFIG", "KEY=VALUE", "mpirun -n 4", "srun --mpi=pmix"]),
+        ("job", ["--gpus-per-node", "--time", "--vary", "--launcher", "sbatch"]),
+        ("train", ["--resume", "--continue", "--time-limit", "75",
+                   "CONFIG", "KEY=VALUE", "mpirun -n 4", "srun --mpi=pmix"]),
         ("synth", ["city"]),
         ("synth city", ["--extent", "--views", "--aerial", "--width", "--height", "--seed",
                         "--points", "--samples", "mpirun -n 4", "default: 120"]),
+        ("info", ["FILE", "--config"]),
+        ("verify", ["FILE...", "whole"]),
+        ("upgrade", ["FILE...", "older versions"]),
         ("config", ["show", "train:", "ssim_weight: 0.2", "path: null"]),
         ("config show", ["CONFIG", "KEY=VALUE", "train.images=6000"]),
         ("kernels", ["build", "report"]),
@@ -119,6 +126,8 @@ def test_config_show_prints_effective_settings(settings):
         (["config", "show", "none.yaml"], "none.yaml: cannot be read: No such file"),
         (["config", "show", "data.path=x", "train.imagse=3"], "did you mean train.images?"),
         (["train", "none.yaml"], "none.yaml: cannot be read: No such file"),
+        (["train", "none.yaml", "--time-limit", "soon"], "'soon' is no time: expected H:MM:SS"),
+        (["job", "none.yaml"], "none.yaml: cannot be read: No such file"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(arguments, message):
@@ -135,7 +144,26 @@ def test_no_command_shows_the_help():
 
 def test_train_hands_over_settings(settings):
     done = python("-c", WITH_JOB, "", "train", settings, "train.images=12", "--resume")
-    assert (done.returncode, done.stdout) == (0, "images 12 resume True ranks 1\n"), done.stderr
+    assert (done.returncode, done.stdout) == (
+        0, "images 12 resume True ranks 1 left None\n"
+    ), done.stderr
+
+
+def test_train_hands_over_its_time_limit(settings):
+    done = python("-c", WITH_JOB, "", "train", settings, "--continue", "--time-limit", "1:00:00")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("resume if any ranks 1 left 3600.0\n")
+
+
+def test_a_stopped_run_has_a_status_of_its_own(settings):
+    done = python("-c", WITH_JOB, "stop", "train", settings)
+    assert (done.returncode, done.stderr) == (75, "")
+
+
+def test_job_prints_a_script(settings):
+    done = command("job", settings, "train.images=9", "--nodes", "3", "--gpus-per-node", "2")
+    assert done.returncode == 0 and done.stdout.startswith("#!/bin/bash\n"), done.stderr
+    assert f"#   splaxel-mpi job {settings} train.images=9 --nodes 3" in done.stdout
 
 
 def test_failure_has_a_traceback_and_status_1(settings):

@@ -108,7 +108,15 @@ def test_one_rank_is_plain(tmp_path):
 
 
 def test_drop_needs_gaussians():
-    with pytest.raises(UserError, match="exchange: drop needs strategy: gaussian"):
+    with pytest.raises(UserError, match="exchange: drop needs strategy: gaussian.*Gaussians$"):
         config.parse("data: {path: x}\nexchange: {drop: 0.1}\n", "test")
     section = config.parse("data: {path: x}\n", "test", [GAUSSIAN, "exchange.drop=0.1"]).exchange
     assert (section.strategy, section.drop, section.strips) == ("gaussian", 0.1, "predicted")
+
+
+@pytest.mark.parametrize("order", ["conflict-free", "balanced"])
+def test_orders_need_cells(order):
+    given = [GAUSSIAN, f"train.order={order}"]
+    with pytest.raises(UserError, match=f"^test: train.order: {order} .* fixed or one-view$"):
+        config.parse("data: {path: x}\n", "test", given)
+    assert config.parse("data: {path: x}\n", "test", [*given, "train.order=one-view"])

@@ -1,6 +1,7 @@
 """Chunks of a batch under way at a time: the same result, and what is hidden of the exchanges."""
 
 import time
+from itertools import product
 from types import SimpleNamespace
 
 import contract
@@ -81,6 +82,22 @@ def test_order_of_work(count, depth):
             under_way.discard(name)
     assert most == min(depth, count)
     assert alone(work("x", 2, log)) == "x"
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_work_may_leave_out_a_stop(depth):
+    """What others do after it still comes in the order of the works."""
+    def stages(name, halo, log):
+        for stage in ("pixels", *["halo"] * halo, "loss", "gradients"):
+            log.append((stage, name))
+            yield
+
+    for halos in product((False, True), repeat=4):
+        log = []
+        works = (stages(name, halo, log) for name, halo in enumerate(halos))
+        list(in_flight(works, depth, lambda: None))
+        for stage in ("pixels", "loss", "gradients"):
+            assert [name for found, name in log if found == stage] == list(range(4)), halos
 
 
 def scene(exchange, strategy, boundary, precision, saturated, real=np.float32):

@@ -84,6 +84,10 @@ def test_state_comes_back():
     lambda s: s.update(mask_bits=s["mask_bits"][:-1]),
     lambda s: s.update(mask_levels=np.append(s["mask_levels"], np.uint8(1))),
     lambda s: s["mask_bits"].__setitem__(0, 255),
+    lambda s: s["mask_bits"].__setitem__(-1, s["mask_bits"][-1] | 1),  # behind the last tile
+    lambda s: s.update(mask_bits=s["mask_bits"].astype(np.int64)),
+    lambda s: s.update(mask_levels=s["mask_levels"].astype(float)),
+    lambda s: s.update(mask_entries=s["mask_entries"].astype(float)),
     lambda s: s["mask_entries"].__setitem__((0, 0), 7),
     lambda s: s["mask_entries"].__setitem__((0, 1), 5),
     lambda s: s["mask_entries"].__setitem__((0, 2), -1),

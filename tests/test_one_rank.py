@@ -33,6 +33,10 @@ class Device:
         assert not self.queue
         self.bound = None
 
+    def reserve(self, views):
+        assert not self.queue and not self.losses
+        self.views = max(self.views, views)
+
     def room(self):
         return self.size
 
@@ -114,7 +118,7 @@ def train(needs, batch, selective, grows):
 
 @pytest.mark.parametrize("grows", [False, True])
 @pytest.mark.parametrize("selective", [False, True])
-@pytest.mark.parametrize("batch", [1, 3, 5])
+@pytest.mark.parametrize("batch", [1, 3, 5, 9])  # 9: more than there is room for losses of
 def test_what_was_skipped_is_done_once_and_in_order(batch, selective, grows):
     draw = np.random.default_rng(batch)
     for _ in range(30):

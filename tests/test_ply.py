@@ -131,6 +131,11 @@ def damaged(path, case):
         wrong.scales[2, 1] = np.nan
         write_ply(path, wrong)
         return "1 values of scale_1 are not finite"
+    if case == "no_rotation":
+        wrong = model(6)
+        wrong.quats[[1, 4]] = 0
+        write_ply(path, wrong)
+        return "2 rotations (rot_0 to rot_3) have no direction"
     if case == "other":
         path.write_bytes(b"solid cube" * 50)
         return "not a PLY"
@@ -138,7 +143,7 @@ def damaged(path, case):
     return "No such file"
 
 
-CASES = "truncated count negative type text missing rest nan other absent".split()
+CASES = "truncated count negative type text missing rest nan no_rotation other absent".split()
 
 
 @pytest.mark.parametrize("case", CASES)

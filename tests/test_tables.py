@@ -225,7 +225,7 @@ def test_trees_that_are_none():
         [3, 2, 1, 0], [0, 1, 2, 3]
     ]
     for name, node, value in (("left", 0, 0), ("right", 1, 7), ("left", 2, -9), ("axis", 0, 3),
-                              ("right", 0, -2)):
+                              ("right", 0, -2), ("left", 1, -1)):
         broken = chain_of(4)
         getattr(broken, name)[node] = value
         with pytest.raises(ValueError, match="every cell once"):

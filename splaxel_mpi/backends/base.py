@@ -115,6 +115,9 @@ class Backend:
     xp = None
     memory = None  # what there is of it and what is held back: cuda_memory.DeviceMemory
 
+    def forget_sizes(self):
+        """Chunks are smaller from now on: make no arrays for what earlier ones needed."""
+
     def project(self, gaussians, camera, degree, near):
         """EWA projection and SH colour of every Gaussian (design section 5).
 

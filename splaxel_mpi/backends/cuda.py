@@ -38,6 +38,11 @@ class CudaBackend(
         self.device = cupy.cuda.Device()
         self.memory = DeviceMemory()
 
+    def forget_sizes(self):
+        """See Backend.forget_sizes."""
+        self._capacity, self._most_visible, self._most_reached = None, 0, 0
+        self._arenas.clear()
+
     def free_running(self, near, stop, background, ssim_weight):
         """See Backend.free_running."""
         return FreeRunning(self, near, stop, background, ssim_weight)

@@ -51,6 +51,12 @@ class FreeRunning:
         self.state = self.gaussians = self.gradients = None
         self.recordings = {}
 
+    def reserve(self, views):
+        """Be ready for a batch of so many views. Losses have just been collected."""
+        if views > self.tally.views:
+            self.recordings = {}  # they write to the old losses
+            self.tally.reserve(views)
+
     def room(self):
         """A Room for the next view, from what earlier ones needed."""
         return self.tally.room(len(self.gaussians))

@@ -12,7 +12,7 @@ THREADS = 1024  # of end_view in step.cu
 SEEN_THREADS, SEEN_BLOCKS = 256, 1024
 # words of step.cu
 STOP, DONE, VISIBLE, NEED_SPLATS, NEED_ROWS, NEED_INSTANCES, WORDS = range(7)
-# Views between two collections: their losses take 24 bytes each.
+# Views between two collections, unless a batch has more: their losses take 24 bytes each.
 VIEWS = 4096
 LEAST = 1 << 16  # rows for which no memory is worth a repeated view
 HEADROOM = 1.25  # a view may need a quarter more than the largest before it
@@ -42,13 +42,20 @@ class Tally:
         import cupy
         import cupyx
 
-        self.views = VIEWS
         self.words = cupy.zeros(WORDS, np.uint64)
-        self.losses = cupy.zeros((VIEWS, 3), np.float64)
+        self.reserve(VIEWS)
         self.alarm = cupyx.zeros_pinned(2, np.uint64)
         self.alarm_places = [np.uint64(word.ctypes.data) for word in np.split(self.alarm, 2)]
         self.needs = np.zeros(3)  # splats, rows of tiles, instances of the largest view
         self.stop_word = self.words[STOP:]
+
+    def reserve(self, views):
+        """Have room for the losses of so many views between two collections. Between these alone:
+        kernels that were given the old losses must not run any more."""
+        import cupy
+
+        self.views = views
+        self.losses = cupy.zeros((views, 3), np.float64)
 
     def room(self, gaussians):
         """Room for the next view of so many Gaussians."""

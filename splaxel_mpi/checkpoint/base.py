@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and the contract of the two ways to write one."""
+"""What a checkpoint holds, and the contract of the ways to write one."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -8,8 +8,9 @@ import numpy as np
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS, Gaussians
 
-# Raised when a data set changes its meaning or goes; a file of another version is refused.
-FORMAT_VERSION = 1
+# Raised when a data set changes its meaning, comes or goes; a file of another version is refused,
+# and upgrade.py brings older ones up to date. 1: no seal, densify/seen_count may be missing.
+FORMAT_VERSION = 2
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Slab(NamedTuple):
 class Writer:
     """Contract of a way to bring the rows of all ranks into a file whose layout exists.
 
-    Both ways fill the same bytes. Every rank calls ``write`` with the same data sets in the
+    All ways fill the same bytes. Every rank calls ``write`` with the same data sets in the
     same order; a rank, or all of them, may have no rows. A failure on one rank ends as a
     UserError on all of them.
     """

@@ -7,23 +7,27 @@ import numpy as np
 
 from splaxel_mpi.checkpoint.base import FORMAT_VERSION, Checkpoint
 from splaxel_mpi.checkpoint.schema import FORMAT, block_starts, checksum
+from splaxel_mpi.checkpoint.seal import check_seal, extents, has_rows
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.files import HDF5_DAMAGE, open_hdf5
 from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS, Gaussians
 
-SEEN = "densify/seen_count"  # files of the first versions have none
+SEEN = "densify/seen_count"  # missing from some files of version 1
 
 
 class Reader:
     """An open checkpoint. The constructor checks all but the rows: that it is complete, of
-    this format, that shapes agree and lie inside the file. Use as a context manager.
+    this format, that shapes agree and lie inside the file, and the seal. Use as a context
+    manager.
 
-    Raises UserError, one line with the file's name.
+    version: the format version to read. sealed: whether the seal is checked, which reads every
+    byte that is not in rows; one rank of a job does it. Raises UserError, one line with the
+    file's name.
     """
 
-    def __init__(self, path):
-        self.path = os.fspath(path)
+    def __init__(self, path, version=FORMAT_VERSION, sealed=True):
+        self.path, self.version = os.fspath(path), version
         if not os.path.isfile(self.path):
             raise UserError(f"{self.path}: no such checkpoint; name an existing file")
         with self.damage():
@@ -32,6 +36,8 @@ class Reader:
             with self.damage():
                 self.check_format()
                 self.check_layout()
+                if sealed and version > 1:
+                    self.check_seal()
         except BaseException:
             self.file.close()
             raise
@@ -61,10 +67,12 @@ class Reader:
         if attributes.get("format") != np.bytes_(FORMAT):
             raise self.broken("not a splaxel_mpi checkpoint")
         version = int(attributes["version"])
-        if version != FORMAT_VERSION:
+        if version != self.version:
+            older = version in range(1, FORMAT_VERSION)
+            remedy = f"run splaxel-mpi upgrade {self.path}" if older else "use a newer program"
             raise UserError(
-                f"{self.path}: format version {version}, this program reads {FORMAT_VERSION}; "
-                "use the program version that wrote it"
+                f"{self.path}: format version {version}, this program reads {self.version}; "
+                f"{remedy}"
             )
         if not attributes["complete"]:
             raise self.broken("was never completed")
@@ -90,8 +98,19 @@ class Reader:
         self.check_rows("gaussians/cell", (), np.dtype(np.int32), "i")
         self.check_rows("densify/gradient_norm", (), None, "f")
         self.check_rows("densify/gradient_count", (), None, "iu")
-        if SEEN in self.contents:
+        if SEEN in self.contents or self.version > 1:
             self.check_rows(SEEN, (), np.dtype(np.int32), "i")
+
+    def row_paths(self):
+        """Paths of all data sets with rows, in the order of the file's list."""
+        return [path for path in self.contents if has_rows(path)]
+
+    def check_seal(self):
+        """Compare all bytes outside of the rows with the seal."""
+        try:
+            check_seal(self.path, extents([self.data_set(path) for path in self.row_paths()]))
+        except UserError as error:
+            raise self.broken(str(error)) from error
 
     def check_rows(self, path, tail, kind, kinds):
         """Compare a data set's shape and type with what the layout says."""
@@ -173,14 +192,14 @@ class Reader:
             raise self.broken("tree: cells are not numbered left to right")
         return tree
 
-    def rows(self, path, start, stop, offsets):
-        """Rows start...stop of a data set, every checksum block that they touch verified."""
+    def blocks(self, path, start, stop, offsets):
+        """Pairs (first row, rows) of the checksum blocks that rows start...stop of a data set
+        touch, each verified."""
         item = self.data_set(path)
         bounds = block_starts(offsets, self.block_rows)
         checksums = self.data_set(f"checksums/{path}")[()]
         if checksums.shape != (len(bounds) - 1,):
             raise self.broken(f"checksums/{path} has {len(checksums)} values")
-        out = np.empty((stop - start,) + item.shape[1:], item.dtype.newbyteorder("="))
         first = np.searchsorted(bounds, start, "right") - 1
         for block in range(first, len(checksums) if stop > start else first):
             low, high = int(bounds[block]), int(bounds[block + 1])
@@ -189,9 +208,37 @@ class Reader:
             part = item[low:high]
             if checksum(part) != int(checksums[block]):
                 raise self.broken(f"data set {path} does not match its checksum")
-            a, b = max(low, start), min(high, stop)
+            yield low, part
+
+    def rows(self, path, start, stop, offsets):
+        """Rows start...stop of a data set, every checksum block that they touch verified."""
+        item = self.data_set(path)
+        out = np.empty((stop - start,) + item.shape[1:], item.dtype.newbyteorder("="))
+        for low, part in self.blocks(path, start, stop, offsets):
+            a, b = max(low, start), min(low + len(part), stop)
             out[a - start : b - start] = part[a - low : b - low]
         return out
+
+    def verify(self, paths=None, rank=0, size=1):
+        """Verify what the constructor leaves: this rank's share, of ``size``, of the blocks of
+        data sets with rows (None: all of them). Little memory. Raises UserError."""
+        with self.damage():
+            for path in self.row_paths() if paths is None else paths:
+                offsets = self.offsets_of(path)
+                total = int(offsets[-1])
+                start, stop = (total * r // size for r in (rank, rank + 1))
+                for _ in self.blocks(path, start, stop, offsets):
+                    pass
+
+    def offsets_of(self, path):
+        """First rows of the writing ranks in a data set with rows, and their sum."""
+        if not path.startswith("extra/"):
+            return self.rank_offsets
+        offsets = self.read_offsets(f"layout/{path}")
+        shape = self.data_set(path).shape
+        if len(offsets) != self.ranks + 1 or not shape or shape[0] != offsets[-1]:
+            raise self.broken(f"{path} does not fit its offsets")
+        return offsets
 
     def share(self, rank, size):
         """(start, stop) of the rows for a rank of a run with ``size`` ranks; see ``load``."""
@@ -224,19 +271,22 @@ class Reader:
                 second=groups("adam/second"),
                 gradient_norm=part("densify/gradient_norm"),
                 gradient_count=part("densify/gradient_count"),
-                seen_count=part(SEEN) if SEEN in self.contents else None,
+                seen_count=part(SEEN),
                 cell=cell,
-                extra=self.extra(rank) if size == self.ranks else {},
+                extra=self.extra(rank, size),
                 **self.replicated(),
             )
 
-    def extra(self, rank):
-        """The arrays that only this rank of the same rank count can use."""
+    def extra(self, rank, size):
+        """The arrays that only this rank of the same rank count can use; {} for another one,
+        after a look at their checksums: whatever is damaged shall be known."""
+        names = self.names("extra")
+        if size != self.ranks:
+            self.verify([f"extra/{name}" for name in names], rank, size)
+            return {}
         found = {}
-        for name in self.names("extra"):
-            offsets = self.read_offsets(f"layout/extra/{name}")
-            if self.data_set(f"extra/{name}").shape[0] != offsets[-1]:
-                raise self.broken(f"extra/{name} does not fit its offsets")
+        for name in names:
+            offsets = self.offsets_of(f"extra/{name}")
             start, stop = int(offsets[rank]), int(offsets[rank + 1])
             found[name] = self.rows(f"extra/{name}", start, stop, offsets)
         return found

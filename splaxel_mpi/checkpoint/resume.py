@@ -40,13 +40,14 @@ def load(path, comm=None):
     ``tree`` come back as written: the caller migrates or partitions anew; ``extra`` is empty.
 
     Every block that a rank needs is verified against its checksum, so together the ranks verify
-    all rows. Raises UserError, the same on all ranks, for a file that is missing, damaged, of
-    another version or inconsistent.
+    all rows; rank 0 verifies all that is not rows. A bit that flipped anywhere is found. Raises
+    UserError, the same on all ranks, for a file that is missing, damaged, of another version or
+    inconsistent.
     """
     comm = comm or Alone()
     state, error = None, None
     try:
-        with Reader(path) as reader:
+        with Reader(path, sealed=comm.rank == 0) as reader:
             state = reader.state(comm.rank, comm.size)
     except UserError as failure:
         error = str(failure)
@@ -55,7 +56,8 @@ def load(path, comm=None):
 
 
 def sound(path):
-    """Whether the file opens, is complete and its shapes agree; logs a warning where not.
+    """Whether the file opens, is complete, matches its seal and its shapes agree; logs a warning
+    where not.
 
     Takes milliseconds: rows are not read.
     """
@@ -88,22 +90,25 @@ def load_latest(folder, comm=None):
     """
     comm = comm or Alone()
     paths = comm.bcast(checkpoints(folder) if comm.rank == 0 else None)
+    reasons = []
     for path in paths:
         try:
             return path, load(path, comm)
         except UserError as error:
+            reasons.append(str(error))
             if comm.rank == 0:
                 log.warning("%s", error)
     if paths:
         raise UserError(
             f"{folder}: none of its {len(paths)} checkpoints can be read; move them away to "
-            "start anew"
+            f"start anew, or mend the newest: {reasons[0]}"
         )
     return None, None
 
 
-def prune(folder, keep):
-    """Remove all but the newest ``keep`` sound checkpoints; one rank calls it.
+def prune(folder, keep, every=0):
+    """Remove all but the newest ``keep`` sound checkpoints, and of each stretch of ``every``
+    images (0: none) from every on the first; one rank calls it.
 
     Damaged ones do not count, and go only when they are older than those kept. What a killed
     job left half-written goes too: one job writes to a folder at a time. Returns the paths
@@ -111,10 +116,10 @@ def prune(folder, keep):
     """
     if keep < 1:
         raise ValueError("keep must be at least 1")
-    kept, removed = 0, []
+    kept, removed, stays = 0, [], milestones(checkpoints(folder), every)
     for path in checkpoints(folder):
         if kept >= keep:
-            removed.append(path)
+            removed += [] if path in stays else [path]
         elif sound(path):
             kept += 1
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -124,3 +129,17 @@ def prune(folder, keep):
         with contextlib.suppress(OSError):
             os.unlink(path)
     return removed
+
+
+def images_of(path):
+    """Image count in the name of a checkpoint."""
+    return int(NAME.fullmatch(os.path.basename(path))[1])
+
+
+def milestones(paths, every):
+    """Of each stretch [k every, (k + 1) every) of images, k > 0, the first of these checkpoints
+    (newest first), as a set."""
+    if not every:
+        return set()
+    firsts = {images_of(path) // every: path for path in paths}
+    return {path for stretch, path in firsts.items() if stretch}

@@ -1,4 +1,4 @@
-"""Writing a checkpoint: the steps that both writers share."""
+"""Writing a checkpoint: the steps that all writers share."""
 
 import contextlib
 import os
@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from splaxel_mpi.checkpoint import schema
+from splaxel_mpi.checkpoint.offset import Offset
 from splaxel_mpi.checkpoint.parallel import Parallel
 from splaxel_mpi.checkpoint.serial import Serial
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.files import Alone, cannot_write, partial_name, put_in_place, raise_together
 
-WRITERS = {way.name: way for way in (Parallel, Serial)}
+WRITERS = {way.name: way for way in (Parallel, Serial, Offset)}
 
 
 class Saved(NamedTuple):
@@ -46,7 +47,7 @@ def save(path, state, comm=None, writer="auto"):
 
     path: final name, on a file system that all ranks see; its folder is made. state: this rank's
     ``Checkpoint``. comm: a communicator, None for one rank without MPI. writer: "auto",
-    "parallel" or "serial", with equal bytes in every data set.
+    "parallel", "serial" or "offset", with equal bytes in every data set.
 
     The file grows under a hidden name and is renamed by rank 0 once everything is durable, so
     ``path`` is the old file or the whole new one. Raises UserError, the same on all ranks, when

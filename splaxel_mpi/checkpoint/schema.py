@@ -6,6 +6,7 @@ import zlib
 import numpy as np
 
 from splaxel_mpi.checkpoint.base import FORMAT_VERSION, Slab
+from splaxel_mpi.checkpoint.seal import extents, put_seal
 from splaxel_mpi.files import probe_space
 from splaxel_mpi.scene.gaussians import GROUPS
 
@@ -224,7 +225,8 @@ def reserve(file, path, shape, kind):
 
 
 def seal(path, checksums):
-    """Fill in the checksums of all rows (path -> list in block order), mark the file complete."""
+    """Fill in the checksums of all rows (path -> list in block order), mark the file complete
+    and append its seal."""
     import h5py
 
     with h5py.File(path, "r+", libver=LIBVER) as file:
@@ -232,3 +234,5 @@ def seal(path, checksums):
             if values:
                 file[f"checksums/{name}"][...] = np.array(values, np.uint32)
         file.attrs["complete"] = np.uint8(1)
+        rows = extents([file[name] for name in checksums])
+    put_seal(path, rows)

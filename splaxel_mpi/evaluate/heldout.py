@@ -35,12 +35,15 @@ def render_views(renderer, gaussians, cameras, degree, start=0):
             yield i, image[:, : camera.height, : camera.width].transpose(1, 2, 0)
 
 
-def evaluate(renderer, gaussians, views, cache, degree, chunk, folder=None, pictures=0):
+def evaluate(
+    renderer, gaussians, views, cache, degree, chunk, folder=None, pictures=0, stop=None
+):
     """Quality over views. Collective; every rank returns the same Quality.
 
     views: list of data.base.View; cache: data.images.ImageCache; chunk: views that share
     collectives. The first ``pictures`` views, spread evenly, are written to ``folder`` as
-    photograph | rendering | difference.
+    photograph | rendering | difference. stop: function without arguments, the same on all ranks,
+    that tells after each chunk whether to give up; then the result is None.
     """
     found = np.zeros((len(views), 2))
     shown = set(np.linspace(0, len(views) - 1, min(pictures, len(views))).astype(int).tolist())
@@ -54,6 +57,8 @@ def evaluate(renderer, gaussians, views, cache, degree, chunk, folder=None, pict
             found[start + i] = psnr(image, photo), ssim(image, photo)
             if folder is not None and start + i in shown:
                 side_by_side(folder / f"{picture_name(batch[i].name)}.png", photo, image)
+        if stop is not None and stop():
+            return None
     found = renderer.exchange.allreduce("evaluation", found)
     return Quality(*found.mean(0).tolist(), found)
 

@@ -21,10 +21,11 @@ def in_flight(works, depth, progress):
 
     works: iterable of generators, each asked for when its turn comes; progress: function that
     lets exchanges go on. In each round every work under way goes on to its next stop, the oldest
-    first, and a new one joins. All of them make the same stops, so an older one is ahead by a
-    stop or more: what each does between two stops comes in the order of the works, whatever the
-    depth; and ranks with equal works begin their exchanges in the same order. While one has sent
-    the pixels that it drew the next one draws.
+    first, and a new one joins. All of them make the same stops but for one at most, which a work
+    may leave out (strips of colour that nobody needs). So an older one, a stop ahead when the next
+    joins, is never behind: what each does between two stops comes in the order of the works,
+    whatever the depth; and ranks with equal works begin their exchanges in the same order. While
+    one has sent the pixels that it drew the next one draws.
     """
     queue, works = deque(), iter(works)
     while True:

@@ -118,19 +118,19 @@ def fail(message, status=2):
     line = "splaxel-mpi: error: " + " ".join(message.split())
     if _ending is None or _ending.size == 1:
         if launcher.rank() == 0:
-            _print(line)
+            show(line)
         else:
             # a launcher ends the job at the first bad exit: rank 0 must have spoken by then
             time.sleep(2 * PATIENCE)
         sys.exit(status)
     if not _all_arrive(PATIENCE + TURN * min(_ending.rank, LAST_TURN)):
-        _print(f"{line} [rank {_ending.rank}]")
+        show(f"{line} [rank {_ending.rank}]")
         abort(status)
     lines = _ending.gather(line)
     if _ending.rank == 0:
         for one in dict.fromkeys(lines):
             where = "" if lines.count(one) == _ending.size else f" [rank {lines.index(one)}]"
-            _print(one + where)
+            show(one + where)
         abort(status)
     time.sleep(10 * PATIENCE)  # rank 0 ends the job long before
     abort(status)
@@ -158,6 +158,25 @@ def abort(status):
     os._exit(status)
 
 
+def leave(status):
+    """End this rank with all others, after clean work, with an exit status that is not 0.
+
+    Launchers end a job at the first process that exits with another status than 0, and then
+    report the others' death: rank 0 alone has the status, and exits last. Collective; does not
+    return.
+    """
+    _flush()
+    MPI = load_mpi()
+    rank, ranks = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+    if rank:
+        sys.exit(0)
+    if ranks > 1:
+        time.sleep(PATIENCE)
+    sys.exit(status)
+
+
 def _excepthook(kind, value, trace):
     if issubclass(kind, UserError):
         fail(str(value))
@@ -180,11 +199,18 @@ def _report(kind, value, trace, thread):
     comm = load_mpi().COMM_WORLD
     tag = f"[rank {comm.rank}{thread}] " if comm.size > 1 or thread else ""
     lines = "".join(traceback.format_exception(kind, value, trace)).splitlines()
-    _print("\n".join(tag + line for line in lines))
+    show("\n".join(tag + line for line in lines))
 
 
-def _print(text):
-    # one write, so that lines of several ranks do not mix
+def tell(text):
+    """A line on stderr, with the rank where there are several. Any thread may call it."""
+    rank = launcher.rank()
+    several = rank or (_ending is not None and _ending.size > 1)
+    show(f"{text} [rank {rank}]" if several else text)
+
+
+def show(text):
+    """Lines on stderr in one write, so that those of several ranks do not mix. Any thread."""
     try:
         sys.stderr.write(text + "\n")
     except (OSError, ValueError):

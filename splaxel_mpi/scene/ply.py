@@ -140,7 +140,8 @@ def read_ply(path, origin=(0, 0, 0), dtype=np.float32):
     origin: (3,) float64, taken from the positions. Properties are looked up by name; normals and
     further properties may be there or not; missing bands are zero. ids count from 0 in the order
     of the file. Raises UserError for a file that is missing, not a PLY, shorter than its header
-    says, without a property that is needed, or with values that are not finite.
+    says, without a property that is needed, or with values that are not finite or rotations of no
+    length.
     """
     import plyfile
 
@@ -187,6 +188,12 @@ def from_table(path, vertex, coefficients, origin, dtype):
         out.scales[:, k] = column(f"scale_{k}")
     for k in range(4):
         out.quats[:, k] = column(f"rot_{k}")
+    with np.errstate(over="ignore"):
+        length = np.einsum("ij,ij->i", out.quats, out.quats)
+    wrong = len(length) - np.count_nonzero((length > 0) & (length < np.inf))
+    if wrong:  # they could not be drawn
+        raise UserError(f"{path}: {wrong} rotations (rot_0 to rot_3) have no direction; clean "
+                        "the model")
     return out
 
 

@@ -22,7 +22,7 @@ class Accounts:
     """
 
     def __init__(self, renderer, counts, node):
-        self.timers, self.exchange = renderer.timers, renderer.exchange
+        self.renderer, self.timers, self.exchange = renderer, renderer.timers, renderer.exchange
         self.exchange.watch = self.timers
         self.counts, self.waiting = counts, Waiting(self.exchange, node)
         self.start()
@@ -35,10 +35,12 @@ class Accounts:
     @contextmanager
     def apart(self, name):
         """A with block that is not training: its stages and collectives are charged to stage
-        ``name`` and its bytes to no view."""
-        before = self._view_bytes()
+        ``name``, its bytes and splats to no view."""
+        before, renderer = self._view_bytes(), self.renderer
+        counts = renderer.visible_count, renderer.ghost_count
         with self.timers(name, whole=True):
             yield
+        renderer.visible_count, renderer.ghost_count = counts
         self.elsewhere += self._view_bytes() - before
 
     def take(self, views):

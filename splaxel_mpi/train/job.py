@@ -1,11 +1,13 @@
 """The main job: photographs in, one trained scene out (splaxel-mpi train)."""
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
 from .. import log
+from ..checkpoint.resume import checkpoints
 from ..compose import make_compositor
 from ..compose.boundary import make_boundary
 from ..compose.gaussian import GaussianExchange
@@ -16,6 +18,8 @@ from ..densify import make_densifier
 from ..evaluate.series import Series
 from ..evaluate.summary import write_summary
 from ..files import write_text
+from ..mpi.signals import StopSignals
+from ..mpi.watchdog import Watchdog
 from ..mpi.world import on_root
 from ..partition.content import ContentBoxes
 from ..partition.layout import Layout
@@ -41,23 +45,44 @@ from .render_strips import StripRenderer
 from .saving import Saver
 from .start import from_checkpoint, from_points
 from .step import make_steps
+from .stopping import Stop
 from .warm_up import warm_up
 from .world import make_world
 
 logger = logging.getLogger(__name__)
+IF_ANY = "if any"  # resume where there is something to resume from
 ROUNDED = (
     "model.ply holds float32 positions in steps of %.3g at these coordinates; checkpoints hold "
     "them exactly, less run/origin %s"
 )
 
 
-def run(config, resume, comm):
+def run(config, resume, comm, deadline=None):
     """Train as the configuration says and write everything that comes out. Collective.
 
-    config: config.Config; resume: continue from the newest checkpoint of the run; comm: the
-    communicator of all ranks. Raises UserError for what a user can mend.
+    config: config.Config; resume: continue from the newest checkpoint of the run, IF_ANY: where
+    it has one; comm: the communicator of all ranks; deadline: moment of time.monotonic() by which
+    it is to end, None for none. Returns None, or why it stopped before its end, by a signal
+    or the deadline: it can be resumed then. Raises UserError for what a user can mend.
     """
     log.setup(None, comm.rank, comm.size)
+    if resume == IF_ANY:
+        resume = has_checkpoint(config, comm)
+    with StopSignals() as signals:
+        stop = Stop(comm, signals, deadline)
+        _run(config, resume, comm, stop)
+        stop.close()
+    return stop.reason
+
+
+def has_checkpoint(config, comm):
+    """Whether the run of a configuration has a checkpoint, by name alone. Collective."""
+    folder = Path(config.run.folder) / config.run.name / "checkpoints"
+    return on_root(comm, lambda: bool(checkpoints(folder)))
+
+
+def _run(config, resume, comm, stop):
+    """Prepare, train until the end or until ranks agree to stop, write what comes out."""
     world = make_world(config, comm)
     warm_up(config, world, make_renderer)
     data = read_data(config, world)
@@ -68,15 +93,45 @@ def run(config, resume, comm):
             logger.info("the earlier run of this name is now %s", aside)
         trainer = prepare(config, resume, world, data, cache, folder)
         logger.info(_opening(trainer, data, folder))
-        seen = trainer.state.images_seen
-        if not seen:
-            trainer.recorder.start_from(trainer.evaluate())
-        else:
-            logger.info("resumed after %d of %d images", seen, config.train.images)
-        if seen >= config.train.images:
-            logger.info("nothing is left to train; train.images can be raised")
-        trainer.run()
+        trainer.stop = stop
+        trainer.steps.before_update = stop.begin
+        stop.expect(trainer.state.nbytes * world.ranks)
+        with Watchdog(config.mpi.timeout, comm, trainer.renderer.timers):
+            _train(trainer, data, folder)
+
+
+def _train(trainer, data, folder):
+    """Everything from the first evaluation on."""
+    seen, images = trainer.state.images_seen, trainer.config.train.images
+    if not seen:
+        trainer.recorder.start_from(trainer.evaluate())
+    else:
+        logger.info("resumed after %d of %d images", seen, images)
+    if seen >= images:
+        logger.info("nothing is left to train; train.images can be raised")
+    trainer.run()
+    if not trainer.stop.reason:
         finish(trainer, data, folder)
+    if trainer.stop.reason:
+        _leave(trainer)
+    _close(trainer)
+
+
+def _leave(trainer):
+    """A checkpoint of a run that stops here, and a word on it. Collective."""
+    if trainer.stored != trainer.state.images_seen:
+        trainer.store()
+    trainer.save.close()
+    trainer.recorder.close()
+    logger.info("stopped after %d of %d images, since %s; go on with --resume",
+                trainer.state.images_seen, trainer.config.train.images, trainer.stop.reason)
+
+
+def _close(trainer):
+    """Give the photographs' memory back. Collective."""
+    if trainer.photos is not trainer.cache:
+        trainer.photos.close()
+    trainer.cache.close()
 
 
 def read_data(config, world):
@@ -162,7 +217,7 @@ def prepare(config, resume, world, data, cache, folder):
         config=config.to_yaml(),
         config_chain=chain,
     )
-    trainer.save = Saver(folder / "checkpoints", config.checkpoint.keep, facts)
+    trainer.save = Saver(folder / "checkpoints", config.checkpoint, facts, world.comm)
     if world.is_root:
         write_text(folder / "config.yaml", config.to_yaml())
     return trainer
@@ -255,14 +310,18 @@ def _opening(trainer, data, folder):
 
 
 def finish(trainer, data, folder):
-    """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective."""
+    """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective. Ranks
+    may agree to stop while the quality is measured: then only the checkpoint is there."""
     world, recorder = trainer.world, trainer.recorder
     seconds, rate = recorder.seconds, recorder.images_per_second
     if trainer.renderer.saturation:
         logger.info(trainer.renderer.saturation.describe(world.exchange))
     moved = recorder.total_bytes()
     trainer.store()
+    trainer.save.close()
     quality = trainer.evaluate(folder / "pictures")
+    if trainer.stop.reason:
+        return
     recorder.quality(quality, trainer.state.images_seen)
     recorder.close()
     gaussians = trainer.state.gaussians.map(world.backend.to_host)
@@ -286,6 +345,3 @@ def finish(trainer, data, folder):
             origin=data.origin,
         )
         logger.info("results are in %s: model.ply, summary.json, pictures/, metrics.h5", folder)
-    if trainer.photos is not trainer.cache:
-        trainer.photos.close()
-    trainer.cache.close()

@@ -1,5 +1,6 @@
 """The training loop: step after step, with what happens now and then in between."""
 
+import time
 from contextlib import contextmanager
 
 from ..evaluate.heldout import evaluate
@@ -21,8 +22,8 @@ class Trainer:
     ImageCache; photos: what training fetches photographs from, that cache or one on the device;
     state, tree: where training stands; boxes: ContentBoxes of its cells; renderer, optimizer,
     densifier (None: a fixed set of Gaussians), scheduler: the choices made; steps: of
-    step.make_steps; guard: Guard; recorder: Recorder; save: function (trainer) that writes a
-    checkpoint.
+    step.make_steps; guard: Guard; recorder: Recorder; save: saving.Saver, which writes
+    checkpoints; stop: stopping.Stop, None for a run that nothing ends early.
     """
 
     def __init__(self, world, config, views, train, test, cache, batch):
@@ -31,7 +32,8 @@ class Trainer:
         self.cache, self.photos, self.batch = cache, cache, batch
         self.state = self.tree = self.boxes = None
         self.renderer = self.optimizer = self.densifier = self.scheduler = None
-        self.steps = self.guard = self.recorder = self.save = None
+        self.steps = self.guard = self.recorder = self.save = self.stop = None
+        self.stored = None  # image count of the last checkpoint
 
     @property
     def degree(self):
@@ -41,19 +43,24 @@ class Trainer:
         return min(self.config.scene.sh_degree, grown)
 
     def run(self):
-        """Train until train.images images have been seen. Collective. Raises UserError where
-        memory ends; what was trained until then is stored if that is possible."""
+        """Train until train.images images have been seen, or ranks agree to stop. Collective.
+        Raises UserError where memory ends; what was trained until then is stored if that is
+        possible."""
         if self.densifier:
             self.densifier.follow(self.state, self.world.exchange)
         while self.state.images_seen < self.config.train.images:
             before, step = self.state.images_seen, self.state.step
             try:
                 self._step(before)
+                self.save.poll()
                 relieve(self)
                 step = self.state.step
                 self._events(before, self.state.images_seen)
             except MemoryError as error:
                 give_up(self, error, self.state.step == step)
+            with self.renderer.timers("agreement"):
+                if self.stop and self.stop.step_ended():
+                    break
         self.settle()
 
     def settle(self):
@@ -129,15 +136,21 @@ class Trainer:
         if crossed(before, after, config.evaluate.every) and not last:
             self.recorder.quality(self.evaluate(), after)
         if crossed(before, after, config.checkpoint.every) and not last:
-            self.store()
+            self.store(wait=False)
 
-    def store(self):
-        """Write a checkpoint; nothing that is not finite gets into one. Collective."""
+    def store(self, wait=True):
+        """Write a checkpoint; nothing that is not finite gets into one. Collective. wait: see
+        Saver; whatever ends the run waits."""
+        start = time.monotonic()
         with self.recorder.accounts.apart("checkpoint"):
             self.check_numbers(look=True)
             # a resumed run makes its boxes here, so the unbroken one does
             self.update_boxes(self.boxes.update)
-            self.save(self)
+            self.save(self, wait)
+        self.stored = self.state.images_seen
+        if self.stop:
+            self.stop.wrote(time.monotonic() - start)
+            self.stop.paused()
 
     def check_numbers(self, look):
         """Let ranks agree that all numbers are finite, see Guard.settle. Collective."""
@@ -198,15 +211,18 @@ class Trainer:
         world = self.world
         layout = Layout(self.tree, world.rank, world.ranks, self.state.offsets)
         self.renderer.set_layout(layout)
+        if self.stop:
+            self.stop.expect(self.state.nbytes * world.ranks)
         self.update_boxes(self.boxes.update)
 
     def evaluate(self, folder=None):
-        """Held-out Quality, or None without held-out views. Collective."""
+        """Held-out Quality, or None without held-out views, or where ranks agree to stop.
+        Collective."""
         if not self.test:
             return None
         self.settle()
         with self.recorder.accounts.apart("evaluate"):
-            return evaluate(
+            quality = evaluate(
                 self.renderer,
                 self.state.gaussians,
                 [self.views[i] for i in self.test],
@@ -215,4 +231,8 @@ class Trainer:
                 self.config.train.chunk,
                 folder,
                 self.config.evaluate.pictures if folder is not None else 0,
+                self.stop.agreed if self.stop else None,
             )
+        if self.stop:
+            self.stop.paused()
+        return quality

@@ -62,6 +62,7 @@ class OneRank:
             self._look(AHEAD)
             if self.launched + len(views) > self.tally.views:
                 self._collect()
+                self.running.reserve(len(views))
             update = self.optimizer.arguments(state.images_seen, len(views))
             pictures = [photos[view.index] for view in views]
             before = state.images_seen

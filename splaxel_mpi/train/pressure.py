@@ -25,6 +25,7 @@ def relieve(trainer):
         text = _advice(trainer, "no room for a view is left beside the Gaussians")
         raise UserError(text + _store(trainer))
     if trainer.steps.shrink():
+        world.backend.forget_sizes()
         log.warning("memory is full after image %d: train.chunk and train.in_flight are 1 from "
                     "here on", state.images_seen)
     else:

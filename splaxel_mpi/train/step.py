@@ -33,6 +33,7 @@ def forward_backward(
     depth = settings.in_flight if renderer.layout.ranks > 1 else 1
     parts = _cut(views, chunks or [settings.chunk] * len(views))
     renderer.compositor.start_batch()
+    counts = renderer.visible_count, renderer.ghost_count
     while parts:
         flights = (
             _chunk(renderer, gaussians, part, photos, degree, settings, gradients)
@@ -44,11 +45,13 @@ def forward_backward(
                 for view, work in zip(part, works) if observe else ():
                     observe(view, work)
                 shares.append(rows)
+                counts = renderer.visible_count, renderer.ghost_count
                 del works
         except MemoryError:
             # gradients grow at the very end of a chunk, where no large array is made
             if len(parts[0]) == 1 or renderer.layout.ranks > 1:
                 raise
+            renderer.visible_count, renderer.ghost_count = counts
             count = len(parts[0])
             log.warning("no memory for %d views at a time: they are taken one by one", count)
             release(renderer.backend.xp)
@@ -94,6 +97,9 @@ class Steps:
     # whether Adam's flags of broken numbers are known to be raised on a rank that is alone: then
     # the guard is to look at once
     troubled = False
+    # called on every rank of several between the gradients of a step and its update: what is to
+    # travel meanwhile begins here
+    before_update = staticmethod(lambda: None)
 
     def shrink(self):
         """Need less memory from now on: take views one by one. False where they are already."""
@@ -115,6 +121,7 @@ class Steps:
             None if self.shrunk else chunks, self.observe,
         )
         before, after = state.images_seen, state.images_seen + len(views)
+        self.before_update()
         with self.renderer.timers("adam"):
             if self.densifier:
                 self.densifier.regularise(state, gradients, len(views))

@@ -87,6 +87,7 @@ class Timers:
         """clock: HostClock (the default) or DeviceClock."""
         self.clock = clock or HostClock()
         self._whole = False
+        self.moves = 0  # stages and collectives entered: changes as long as this rank gets on
         self._stages = [OUTSIDE]
         self._marks = [self.clock.mark()]
         # of each mark: what goes on from there, in which collective, which is ready there
@@ -98,6 +99,7 @@ class Timers:
     def __call__(self, name, whole=False):
         """Charge the time of a with block to stage ``name``. whole: with all stages and
         collectives inside."""
+        self.moves += 1
         if self._whole:
             yield
             return
@@ -112,6 +114,7 @@ class Timers:
     def begin(self):
         """This rank has its part of a collective ready. Returns its number, for blocked; None
         where its time is not told apart."""
+        self.moves += 1
         if self._whole:
             return None
         number = self._begun
@@ -130,6 +133,11 @@ class Timers:
             yield
         finally:
             self._leave()
+
+    @property
+    def place(self):
+        """Stages that this rank is in, the innermost last. Other threads may ask."""
+        return ", ".join(self._stages[1:]) or OUTSIDE
 
     @property
     def seconds(self):

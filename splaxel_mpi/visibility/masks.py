@@ -127,7 +127,9 @@ class Masks:
         ends = entries[:, 2:4].cumsum(axis=0)
         for (view, cell, size, count, idle), (a, b) in zip(entries.tolist(), ends.tolist()):
             mask = Mask(bits[a - size : a].copy(), levels[b - count : b].copy())
-            if np.unpackbits(mask.bits, count=cameras[view].tile_count).sum() != count:
+            # all bits, so that none behind the last tile is set
+            masked = np.flatnonzero(np.unpackbits(mask.bits))
+            if len(masked) != count or (masked >= cameras[view].tile_count).any():
                 self.clear()
                 return False
             self.kept[view, cell] = mask
@@ -138,7 +140,8 @@ class Masks:
 
 def _fits(entries, bits, levels, cells, cameras):
     """Whether the arrays of a checkpoint belong together and to these cells and views."""
-    if entries.shape[1:] != (5,) or (entries < 0).any():
+    kinds = entries.dtype.kind, bits.dtype, levels.dtype
+    if kinds != ("i", np.uint8, np.uint8) or entries.shape[1:] != (5,) or (entries < 0).any():
         return False
     view, cell, size, count, _ = entries.T
     if not (np.isin(cell, list(cells)).all() and (view < len(cameras)).all()):

@@ -145,6 +145,14 @@ def test_views_that_do_not_fit_are_repeated(backend, monkeypatch, least, batch, 
     compare(found, expected, 0.0)
 
 
+def test_a_batch_may_have_more_views_than_losses_had_room_for(backend, monkeypatch):
+    """The same bits: kernels are given the new losses, recordings of the old ones are gone."""
+    gaussians = random_gaussians(2000, 3, np.float32)
+    expected = train(backend, gaussians, settings(), 4)
+    monkeypatch.setattr(cuda_tally, "VIEWS", 2)
+    compare(train(backend, gaussians, settings(), 4), expected, 0.0)
+
+
 @pytest.mark.parametrize("batch, optimizer", [(1, "selective"), (1, "dense"), (4, "selective")])
 def test_repeated_launches_are_the_same_as_new_ones(batch, optimizer, monkeypatch):
     """Views of one size, recorded once and then replayed with other cameras, photographs and

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from ...mpi.world import on_root
-from ...train import job
 from .base import table
-from .trainings import changed, decibel, measure, summary
+from .trainings import changed, complete, decibel, measure, summary
 
 SETTINGS = ("exact", "filter", "none")
 HEADER = ("boundary", "PSNR", "in exact order", "SSIM", "s", "kB an image", "Gaussians",
@@ -33,7 +32,7 @@ def _measure(config, comm):
     if config.boundary != "exact":
         again = config.model_copy(deep=True)
         again.boundary = "exact"
-        job.run(again, True, comm)  # all images are seen: only the end is done again
+        complete(again, True, comm)  # all images are seen: only the end is done again
     folder = Path(config.run.folder) / config.run.name
     return dict(found, psnr_exact=on_root(comm, lambda: summary(folder)["psnr"]))
 

@@ -8,7 +8,15 @@ import click
 
 from ...errors import UserError
 from . import paper
-from .options import KINDS, Count, Size, compare_trainings, report_option, training_arguments
+from .options import (
+    KINDS,
+    Count,
+    Size,
+    check_report,
+    compare_trainings,
+    report_option,
+    training_arguments,
+)
 
 
 @click.group()
@@ -71,6 +79,7 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, or
     comm = world.init()
     if comm.size > 1:
         raise UserError("bench kernels: measures one process: start it without mpirun or srun")
+    check_report(report, comm)
     where = make_backend(backend, comm)
     tool.find_peer(peer)
     if order == "training":
@@ -133,6 +142,7 @@ def ghosts(gaussians, side, cells, views, count, report):
     comm = world.init()
     if comm.size > 1:
         raise UserError("bench ghosts: counts in one process: start it without mpirun or srun")
+    check_report(report, comm)
     where = make_backend("host", comm)
     tool.run(gaussians, side, cells, count, views, where, HostExchange(comm), report, click.echo)
 

@@ -4,6 +4,8 @@ import re
 
 import click
 
+from ...errors import UserError
+
 # as data.gaussian_city has them, which help does not import
 KINDS = ("street", "aerial", "mixed")
 LEAST_SIDE = 148.0
@@ -46,6 +48,16 @@ class Size(click.ParamType):
 report_option = click.option(
     "--json", "report", metavar="FILE", help="Write all figures there, too."
 )
+
+
+def check_report(report, comm):
+    """Raise UserError on all ranks where rank 0 could not write --json FILE (None: none is
+    wanted): before what takes hours, not after it. Collective."""
+    from ...files import check_writable
+    from ...mpi import world
+
+    if report:
+        world.on_root(comm, check_writable, report)
 
 
 def city_options(gaussians, side, count, size):
@@ -99,7 +111,11 @@ def compare_trainings(config, overrides, report, run, **more):
     device.bind_early()
     comm = world.init()
     text = world.on_root(comm, lambda: load(config, overrides).to_yaml())
+    check_report(report, comm)
     settings = parse(text, config)
+    if settings.exchange.strategy == "gaussian":
+        raise UserError("bench: exchange.strategy=gaussian has no cells, masks or boundaries to "
+                        "compare, and is the baseline itself: set it to overlap or owner")
     more = {name: value(comm) if callable(value) else value for name, value in more.items()}
     rows = run(settings, comm=comm, tell=click.echo, **more)
     if report and comm.rank == 0:

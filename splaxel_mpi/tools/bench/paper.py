@@ -5,6 +5,7 @@ import click
 from ...errors import UserError
 from .options import (
     Count,
+    check_report,
     city_options,
     compare_trainings,
     report_option,
@@ -45,6 +46,7 @@ def traffic(context, report, **settings):
 
     comm = world.init()
     log.setup(None, comm.rank, comm.size)
+    check_report(report, comm)
     backend = make_backend("host", BackendSection(name="host"), world.cores_per_rank(comm))
     rows = tool.run(settings, backend, HostExchange(comm), click.echo)
     if report and comm.rank == 0:
@@ -79,6 +81,7 @@ def ablation(context, overrides, report, **settings):
     device.bind_early()
     comm = world.init()
     log.setup(None, comm.rank, comm.size)
+    check_report(report, comm)
     rows, backend = tool.run(settings, overrides, comm, click.echo)
     if report and comm.rank == 0:
         write_report(report, context.params, rows, backend, processes=comm.size)
@@ -126,6 +129,7 @@ def scaling(context, overrides, report, ranks, model, **settings):
     device.bind_early()
     comm = world.init()
     log.setup(None, comm.rank, comm.size)
+    check_report(report, comm)
     settings["ranks"] = sorted(set(ranks)) or tool.counts_up_to(comm.size)
     settings["model"] = sorted(set(model)) or [2 * comm.size, 4 * comm.size]
     if settings["ranks"][-1] > comm.size:

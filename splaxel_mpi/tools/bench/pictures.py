@@ -16,6 +16,7 @@ from ...data.base import View
 from ...data.dataset import load as load_data
 from ...errors import UserError
 from ...evaluate.heldout import picture_name, render_views
+from ...files import cannot_write, check_writable
 from ...mpi.world import on_root
 from ...partition.content import ContentBoxes
 from ...partition.kdtree import build
@@ -76,12 +77,11 @@ def run(config, source, folder, width, comm, tell):
     if config.exchange.strategy == "gaussian":
         raise UserError("bench pictures: strategy gaussian exchanges no partial pixels; set "
                         "exchange.strategy=overlap or owner")
+    folder, rows = Path(folder), []
+    on_root(comm, _make_folder, folder)
     world = make_world(config, comm)
     found = source(config, world)
     look = Look(config, world, found)
-    folder, rows = Path(folder), []
-    if world.is_root:
-        folder.mkdir(parents=True, exist_ok=True)
     for view in found.views:
         final, panels = look.at(view)
         if world.is_root:
@@ -93,6 +93,15 @@ def run(config, source, folder, width, comm, tell):
     if world.is_root:
         contact_sheet(folder / "contact.png", rows)
         tell(f"{folder / 'contact.png'}: all {len(rows)} views")
+
+
+def _make_folder(folder):
+    """Make a folder for files. Raises UserError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(cannot_write(folder, error)) from error
+    check_writable(folder / "contact.png")
 
 
 def city(count, side, kind, views, size):

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 from ...errors import UserError
+from ...mpi.world import on_root
 from .base import table
 from .city_run import (
     CONSOLIDATION,
@@ -45,6 +46,8 @@ def run(settings, overrides, comm, tell):
     variants; comm: of the ranks; tell: prints a line. Returns the list of a dict for each row, on
     rank 0.
     """
+    for variant in VARIANTS:
+        make_config(overrides, variant, comm.size)  # a mistake is none of a count of ranks
     rows = []
     for count in settings["gaussians"]:
         study = Study("strong")
@@ -59,6 +62,7 @@ def run(settings, overrides, comm, tell):
             side = settings["side"] * ranks**0.5
             _measure(study, settings, overrides, comm, ranks, ranks * settings["per_rank"], side)
         rows += study.rows
+    on_root(comm, _check_some_ran, rows)
     if comm.rank == 0:
         _compare(rows)
         for line in table(map(_cells, rows), HEADER):
@@ -66,7 +70,16 @@ def run(settings, overrides, comm, tell):
         tell(f"\nmodelled: {settings['bandwidth']:g} GB/s a rank, {settings['latency']:g} us a "
              f"message, nothing hidden; calibrated on up to {BASE_RANKS} ranks, or the fewest on "
              "which the city fits. Parameters stay as they are.")
+        for row in rows:
+            if row["source"] == "not run":
+                tell(f"{row['gaussians']:,} Gaussians on {row['ranks']} ranks: {row['reason']}")
     return rows
+
+
+def _check_some_ran(rows):
+    """Raise UserError where no row was measured."""
+    if not any(row["source"] == "measured" for row in rows):
+        raise UserError(rows[0]["reason"])
 
 
 def counts_up_to(ranks):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ...config import parse
+from ...errors import UserError
 from ...evaluate.series import read_series
 from ...mpi.world import on_root
 from ...train import job
@@ -22,10 +23,18 @@ def changed(config, label, *settings):
     return parse(config.to_yaml(), f"bench, {label}", [*settings, name])
 
 
+def complete(config, resume, comm):
+    """Train to the end. Collective. Raises UserError where the run was told to stop: its figures
+    would be of something else."""
+    reason = job.run(config, resume, comm)
+    if reason:
+        raise UserError(f"{config.run.name}: stopped before its end, since {reason}; start anew")
+
+
 def measure(config, comm):
     """Train as a configuration says; what the run's files say of it. Collective; a dict."""
     folder = Path(config.run.folder) / config.run.name
-    job.run(config, False, comm)
+    complete(config, False, comm)
     found = on_root(comm, lambda: figures(folder))
     return found
 

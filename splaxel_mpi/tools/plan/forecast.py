@@ -82,7 +82,8 @@ def foretell(settings, sample, counts, views, gaussians, ranks, bandwidth):
         len(counts), float(shares.max() * ranks), 0.0 if dealt else sample.share_error,
         float(np.mean(active)), float(np.mean([count.visible.sum() for count in counts]) * growth),
         float(moved.mean()), _error(moved), float(moved.mean() * batch), rank_gaussians, store,
-        beside, store + beside + context(settings), checkpoint, checkpoint * (settings.checkpoint.keep + 1),
+        beside, store + beside + context(settings), checkpoint,
+        checkpoint * (settings.checkpoint.keep + 1),
         *speed, ORIGIN.format(bandwidth / 1e9, 1e6 * LATENCY),
     )
 

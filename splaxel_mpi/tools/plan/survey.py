@@ -89,10 +89,13 @@ class Survey(Counter):
         work, ghosts = ViewWork(camera), copy(self.renderer.ghosts)
         projected = renderer.backend.project_views(self.gaussians, [camera], 0, self.near)
         alone(ghosts.send([work], projected))
-        lists = renderer.backend.start_tile_lists(renderer.jobs([work])).take()
+        # of many cells most draw nothing in a view
+        some = [(part, job) for part, job in zip(work.parts, renderer.jobs([work]))
+                if len(part.splats)]
+        lists = renderer.backend.start_tile_lists([job for _, job in some]).take()
         occupied = np.zeros((cells, camera.tile_count), bool)
         visible, foreign = np.zeros((2, cells), np.int64)
-        for part, found in zip(work.parts, lists):
+        for (part, _), found in zip(some, lists):
             occupied[part.cell, found.held] = True
             visible[part.cell], foreign[part.cell] = part.own, len(part.splats) - part.own
         moved = 0
