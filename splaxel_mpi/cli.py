@@ -13,7 +13,9 @@ from .errors import UserError
 from .mpi import launcher
 from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
+from .tools.doctor.command import doctor
 from .tools.file_commands import info, upgrade, verify
+from .tools.plan.command import plan
 from .tools.report_command import run_report
 
 # A run stopped with a checkpoint and can go on: EX_TEMPFAIL of sysexits.h.
@@ -301,9 +303,9 @@ def report(arch):
 
 
 bench.add_command(pictures)
-for one in (bench, info, verify, upgrade, run_report):
+for one in (bench, doctor, plan, info, verify, upgrade, run_report):
     cli.add_command(one)
-for one in (bench, *bench.commands.values(), info, verify, upgrade, run_report):
+for one in (bench, *bench.commands.values(), doctor, plan, info, verify, upgrade, run_report):
     one.epilog = STATUSES
 
 

@@ -25,7 +25,9 @@ FAR = 100
 log = logging.getLogger(__name__)
 
 
-def load(path, format="auto", scale=1, holdout=8, images=None, origin="auto"):
+def load(
+    path, format="auto", scale=1, holdout=8, images=None, origin="auto", photographs=True
+):
     """Reads and checks a data set; no pixels are decoded, only headers.
 
     path: folder of the data set, or a transforms JSON file. format: a reader's name ("colmap",
@@ -36,25 +38,26 @@ def load(path, format="auto", scale=1, holdout=8, images=None, origin="auto"):
     that brings train and test files keeps its own split. images: folder of the photographs,
     absolute or relative to path, in place of the format's rule. origin: "auto" subtracts a
     rounded mean of the camera centres where that lies beyond 100 times the cameras' extent (UTM
-    coordinates), else nothing; "none" never; or three numbers.
+    coordinates), else nothing; "none" never; or three numbers. photographs: whether their files are
+    looked at; without, they need not be there.
 
     Returns a Dataset. Raises UserError, one line that names file and record, for anything
     that is missing, damaged, contradictory or not finite.
     """
     try:
-        return _load(Path(path), format, scale, holdout, images, origin)
+        return _load(Path(path), format, scale, holdout, images, origin, photographs)
     except UserError as error:
         raise UserError(one_line(str(error))) from None
 
 
-def _load(path, format, scale, holdout, images, origin):
+def _load(path, format, scale, holdout, images, origin, photographs):
     _check_settings(scale, holdout)
     if not path.exists():
         raise UserError(f"{path}: data set not found")
-    reader = _find_reader(path, format)
+    reader = find_reader(path, format)
     base = path if path.is_dir() else path.parent
     photos = None if images is None else base / images
-    if photos is not None and not photos.is_dir():
+    if photographs and photos is not None and not photos.is_dir():
         raise UserError(f"{photos}: image folder not found")
     source = reader.read(path, photos)
     records = _sorted_records(source.records, path)
@@ -62,7 +65,8 @@ def _load(path, format, scale, holdout, images, origin):
         _check_record(record)
     lenses = [_lens(record) for record in records]
     _check_points(source.points, source.points_file)
-    _check_images(records)
+    if photographs:
+        _check_images(records)
     shift = _origin(origin, records, source.points)
     views = [
         _view(index, record, lens, scale, shift)
@@ -81,7 +85,9 @@ def readers():
     return sorted((kind() for kind in Reader.__subclasses__()), key=lambda reader: reader.rank)
 
 
-def _find_reader(path, format):
+def find_reader(path, format):
+    """Reader for a data set at path (pathlib.Path). format: its name, or "auto" for whichever
+    recognises it. Raises UserError where there is none."""
     known = readers()
     if format == "auto":
         for reader in known:

@@ -40,6 +40,14 @@ def identity(index):
     return f"GPU-{uuid.UUID(bytes=properties['uuid'])}", properties["name"].decode()
 
 
+def peers(index):
+    """Indices of the other visible GPUs whose memory a GPU reaches without the host."""
+    import cupy
+
+    reach = cupy.cuda.runtime.deviceCanAccessPeer
+    return [other for other in range(visible()) if other != index and reach(index, other)]
+
+
 def bind_early(environ=os.environ):
     """Make this rank's GPU current before MPI starts: a CUDA-aware library opens its resources
     on the device that is current then. Returns its index, None where the launcher gives no

@@ -113,7 +113,7 @@ class Renderer:
         """Tile lists and partial pixels of a chunk; a generator, see mpi.pipeline."""
         parts = [part for work in works for part in work.parts]
         with self.timers("sort"):
-            pending = self.backend.start_tile_lists(self._jobs(works))
+            pending = self.backend.start_tile_lists(self.jobs(works))
         yield  # the device counts instances
         with self.timers("sort"):
             for part, lists in zip(parts, pending.take()):
@@ -123,7 +123,7 @@ class Renderer:
             for part, partial in zip(parts, partials):
                 part.partial = partial
 
-    def _jobs(self, works):
+    def jobs(self, works):
         """Arguments of start_tile_lists for a chunk."""
         jobs = []
         for work in works:

@@ -1,0 +1,1 @@
+"""Looks at a machine before a run does (splaxel-mpi doctor)."""

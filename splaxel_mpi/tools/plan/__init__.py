@@ -1,0 +1,1 @@
+"""Foretells a run without pixels and without a GPU (splaxel-mpi plan)."""
