@@ -9,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 RESULTS=build/test-results
 SERIAL_LIMIT=${SERIAL_LIMIT:-1200}   # seconds for the serial run
+WORKERS=${WORKERS:-2}               # of the serial run: each takes whole files
 RANKS_LIMIT=${RANKS_LIMIT:-600}     # seconds for each run under mpirun
 MPIRUN=${MPIRUN:-mpirun}
 failed_runs=0
@@ -38,7 +39,7 @@ run() {
     esac
 }
 
-run serial "$SERIAL_LIMIT" python -- -m "not mpi and not gpu" "$@"
+run serial "$SERIAL_LIMIT" python -- -n "$WORKERS" --dist loadfile -m "not mpi and not gpu" "$@"
 for ranks in 2 3 4; do
     # Signals do not interrupt a rank that waits inside MPI: the limit of a test needs a thread.
     run "ranks-$ranks" "$RANKS_LIMIT" "$MPIRUN" -n "$ranks" python -m mpi4py -- \
