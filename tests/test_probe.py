@@ -30,7 +30,9 @@ import sys
 from mpi4py import MPI
 from splaxel_mpi.mpi import probe
 reason = probe.try_on_every_node(MPI.COMM_WORLD, 0)
-print(f"rank {MPI.COMM_WORLD.rank}: {reason}", flush=True)
+# in one piece: lines of ranks must not run into each other
+sys.stdout.write(f"rank {MPI.COMM_WORLD.rank}: {reason}\\n")
+sys.stdout.flush()
 """
 
 
