@@ -1,7 +1,7 @@
 """Throughput against the batch, ours and the baseline's (paper, table 3)."""
 
-from .base import table
-from .trainings import GAUSSIAN, PLAIN, changed, decibel, measure
+from .base import shown, table
+from .trainings import GAUSSIAN, PLAIN, changed, measure
 
 HEADER = ("batch", "images/s", "gaussian", "x", "PSNR", "gaussian", "kB an image", "gaussian",
           "gaussian / ours")
@@ -31,6 +31,6 @@ def _cells(row):
     sent = [found["kilobytes"] for found in both]
     return (
         row["batch"], *(f"{value:.1f}" for value in speed), f"{speed[0] / speed[1]:.2f}",
-        *(decibel(found["psnr"]) for found in both), *(f"{value:.0f}" for value in sent),
+        *(shown(found["psnr"], 2) for found in both), *(f"{value:.0f}" for value in sent),
         f"{sent[1] / sent[0]:.2f}" if sent[0] else "-",
     )

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ...mpi.world import on_root
-from .base import table
-from .trainings import changed, complete, decibel, measure, summary
+from .base import shown, table
+from .trainings import changed, complete, measure, summary
 
 SETTINGS = ("exact", "filter", "none")
 HEADER = ("boundary", "PSNR", "in exact order", "SSIM", "s", "kB an image", "Gaussians",
@@ -39,8 +39,7 @@ def _measure(config, comm):
 
 def _cells(row):
     """A row of the table."""
-    psnr, exact = (decibel(row[name]) for name in ("psnr", "psnr_exact"))
-    ssim = "-" if row["ssim"] is None else f"{row['ssim']:.4f}"
-    return (row["boundary"], psnr, exact, ssim, f"{row['seconds']:.0f}",
+    psnr, exact = (shown(row[name], 2) for name in ("psnr", "psnr_exact"))
+    return (row["boundary"], psnr, exact, shown(row["ssim"], 4), f"{row['seconds']:.0f}",
             f"{row['kilobytes']:.0f}", f"{row['gaussians']:,}", f"{row['ghost_share']:.1%}",
             f"{row['ghost_bytes']:.1%}")

@@ -1,7 +1,7 @@
 """Saturation threshold against quality and bytes (paper, table 4)."""
 
-from .base import table
-from .trainings import PLAIN, changed, decibel, less, measure
+from .base import shown, table
+from .trainings import PLAIN, changed, less, measure
 
 HEADER = ("threshold", "PSNR", "- off, dB", "SSIM", "kB an image", "x off", "tiles an image",
           "x off", "masked", "flips", "images/s")
@@ -29,11 +29,11 @@ def run(config, thresholds, comm, tell):
 def _cells(row, off):
     """A row of the table."""
     name = "off" if row["threshold"] is None else f"{row['threshold']:g}"
-    ssim = "-" if row["ssim"] is None else f"{row['ssim']:.4f}"
     # without masks tiles are not counted; those that are then count as drawn
     tiles = row["tiles"] / (1 - row["masked"]) if row["masked"] < 1 else 0.0
     return (
-        name, decibel(row["psnr"]), decibel(less(row["psnr"], off["psnr"])), ssim,
+        name, shown(row["psnr"], 2), shown(less(row["psnr"], off["psnr"]), 2),
+        shown(row["ssim"], 4),
         f"{row['kilobytes']:.0f}", f"{row['kilobytes'] / max(off['kilobytes'], 1e-9):.3f}",
         f"{row['tiles']:.1f}" if row["tiles"] else "-",
         f"{row['tiles'] / tiles:.3f}" if tiles else "-",

@@ -35,8 +35,7 @@ def measure(config, comm):
     """Train as a configuration says; what the run's files say of it. Collective; a dict."""
     folder = Path(config.run.folder) / config.run.name
     complete(config, False, comm)
-    found = on_root(comm, lambda: figures(folder))
-    return found
+    return on_root(comm, lambda: figures(folder))
 
 
 def summary(folder):
@@ -75,11 +74,6 @@ def figures(folder):
         ranks=found["ranks"],
         images=found["images_seen"],
     )
-
-
-def decibel(value):
-    """A PSNR or a difference of two for a table, - for none."""
-    return "-" if value is None else f"{value:.2f}"
 
 
 def less(value, base):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .base import table
-from .trainings import GAUSSIAN, PLAIN, changed, decibel, less, measure
+from .base import shown, table
+from .trainings import GAUSSIAN, PLAIN, changed, less, measure
 
 HEADER = ("seed", "variant", "PSNR", "- gaussian, dB", "SSIM", "s", "images/s", "x gaussian",
           "kB an image", "gaussian / this", "Gaussians")
@@ -43,10 +43,10 @@ def _mean(rows, variant):
 
 def _cells(row, baseline):
     """A row of the table. baseline: the row of strategy gaussian with the same seed."""
-    ssim = "-" if row["ssim"] is None else f"{row['ssim']:.4f}"
     return (
-        row["seed"], row["variant"], decibel(row["psnr"]),
-        decibel(less(row["psnr"], baseline["psnr"])), ssim, f"{row['seconds']:.1f}",
+        row["seed"], row["variant"], shown(row["psnr"], 2),
+        shown(less(row["psnr"], baseline["psnr"]), 2), shown(row["ssim"], 4),
+        f"{row['seconds']:.1f}",
         f"{row['images_per_second']:.1f}",
         f"{row['images_per_second'] / baseline['images_per_second']:.2f}",
         f"{row['kilobytes']:.0f}",
