@@ -76,6 +76,19 @@ def partial_name(path):
 
 
 @contextlib.contextmanager
+def replacing(path, temporary):
+    """Context manager: the block makes ``path`` by way of a file ``temporary``, which is gone at
+    the end. Raises UserError in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(cannot_write(path, error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+@contextlib.contextmanager
 def atomic_write(path, text=False):
     """Context manager: a new file that takes the name ``path`` when the block ends.
 
@@ -87,15 +100,10 @@ def atomic_write(path, text=False):
     path = os.fspath(path)
     temporary = temporary_name(path)
     mode = {"mode": "x", "encoding": "utf-8", "newline": "\n"} if text else {"mode": "xb"}
-    try:
+    with replacing(path, temporary):
         with open(temporary, **mode) as handle:
             yield handle
         put_in_place(temporary, path)
-    except OSError as error:
-        raise UserError(cannot_write(path, error)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
 
 
 def cannot_write(path, error):
@@ -111,15 +119,10 @@ def check_writable(path):
     """Raise UserError where atomic_write could not make the file. What stands there stays."""
     path = os.fspath(path)
     temporary = temporary_name(path)
-    try:
+    with replacing(path, temporary):
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         open(temporary, "xb").close()
-    except OSError as error:
-        raise UserError(cannot_write(path, error)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
 
 
 def write_text(path, text):

@@ -1,6 +1,5 @@
 """Checkpoints of older format versions, brought up to date one version at a time."""
 
-import contextlib
 import os
 import shutil
 
@@ -21,11 +20,11 @@ from splaxel_mpi.checkpoint.seal import extents, put_seal
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.files import (
     HDF5_DAMAGE,
-    cannot_write,
     open_hdf5,
     partial_name,
     probe_space,
     put_in_place,
+    replacing,
 )
 
 
@@ -64,7 +63,7 @@ def upgrade(path):
 def replace(path, version, step):
     """Put a copy of a whole file of this version, changed by ``step``, in its place."""
     temporary = partial_name(path)
-    try:
+    with replacing(path, temporary):
         with Reader(path, version) as reader:
             reader.verify()
             # what a step adds is less than the statistics of 8 bytes a Gaussian
@@ -75,11 +74,6 @@ def replace(path, version, step):
         with Reader(temporary, version + 1) as reader:
             reader.verify()
         put_in_place(temporary, path)
-    except OSError as error:
-        raise UserError(cannot_write(path, error)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
 
 
 def to_2(path):
