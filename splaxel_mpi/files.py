@@ -168,6 +168,19 @@ def open_hdf5(path):
         return h5py.File(path, "r")
 
 
+def write_on_root(comm, path, work):
+    """Result of work(), called on rank 0 alone, on every rank. Collective. Raises the same
+    UserError on all where ``path`` could not be written."""
+    found = error = None
+    if comm.rank == 0:
+        try:
+            found = work()
+        except (OSError, RuntimeError) as failure:
+            error = cannot_write(path, failure)
+    raise_together(comm, error)
+    return comm.bcast(found)
+
+
 def raise_together(comm, message):
     """Raise UserError on every rank when any rank has a message (text, or None when all is well).
 

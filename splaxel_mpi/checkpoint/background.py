@@ -16,8 +16,8 @@ import numpy as np
 
 from splaxel_mpi.checkpoint import schema
 from splaxel_mpi.checkpoint.offset import find_places, write_rows
-from splaxel_mpi.checkpoint.save import finish, lay_out, on_root
-from splaxel_mpi.files import cannot_write, partial_name, raise_together
+from splaxel_mpi.checkpoint.save import finish, lay_out
+from splaxel_mpi.files import cannot_write, partial_name, raise_together, write_on_root
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Background:
         path, temporary = os.fspath(path), partial_name(path)
         slabs = schema.slabs_of(state, comm)
         facts = schema.facts_of(state, slabs, comm)
-        on_root(comm, path, lambda: lay_out(temporary, facts, slabs))
+        write_on_root(comm, path, lambda: lay_out(temporary, facts, slabs))
         places = find_places(temporary, slabs, comm)
         slabs = self.copy(slabs)
         self.task = Task(path, temporary, slabs, places, comm, after)

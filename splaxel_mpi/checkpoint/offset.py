@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from splaxel_mpi.checkpoint.base import Writer
-from splaxel_mpi.files import cannot_write, raise_together
+from splaxel_mpi.files import cannot_write, raise_together, write_on_root
 
 # Bytes of one call; Linux writes less than 2 GiB in one.
 CALL_BYTES = 64 << 20
@@ -32,14 +32,7 @@ class Offset(Writer):
 
 def find_places(path, slabs, comm):
     """First byte of each slab's data set in the file, None where it is empty. Collective."""
-    places = error = None
-    if comm.rank == 0:
-        try:
-            places = read_places(path, slabs)
-        except (OSError, RuntimeError) as failure:
-            error = cannot_write(path, failure)
-    raise_together(comm, error)
-    return comm.bcast(places)
+    return write_on_root(comm, path, lambda: read_places(path, slabs))
 
 
 def read_places(path, slabs):

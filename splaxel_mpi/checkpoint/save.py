@@ -11,7 +11,7 @@ from splaxel_mpi.checkpoint.offset import Offset
 from splaxel_mpi.checkpoint.parallel import Parallel
 from splaxel_mpi.checkpoint.serial import Serial
 from splaxel_mpi.errors import UserError
-from splaxel_mpi.files import Alone, cannot_write, partial_name, put_in_place, raise_together
+from splaxel_mpi.files import Alone, partial_name, put_in_place, write_on_root
 
 WRITERS = {way.name: way for way in (Parallel, Serial, Offset)}
 
@@ -59,29 +59,18 @@ def save(path, state, comm=None, writer="auto"):
     slabs = schema.slabs_of(state, comm)
     facts = schema.facts_of(state, slabs, comm)
     try:
-        on_root(comm, path, lambda: lay_out(temporary, facts, slabs))
+        write_on_root(comm, path, lambda: lay_out(temporary, facts, slabs))
         with ThreadPoolExecutor(1) as beside:  # zlib lets go of the interpreter lock
             checksums = beside.submit(schema.all_checksums, slabs)
             way.write(temporary, slabs, comm)
         parts = comm.gather(checksums.result())
-        on_root(comm, path, lambda: finish(temporary, path, parts))
+        write_on_root(comm, path, lambda: finish(temporary, path, parts))
     finally:
         if comm.rank == 0:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
     size = comm.bcast(os.path.getsize(path) if comm.rank == 0 else None)
     return Saved(way.name, size, time.perf_counter() - began)
-
-
-def on_root(comm, path, work):
-    """Run work on rank 0 while the others wait; a failure to write ends all alike."""
-    error = None
-    if comm.rank == 0:
-        try:
-            work()
-        except (OSError, RuntimeError) as failure:
-            error = cannot_write(path, failure)
-    raise_together(comm, error)
 
 
 def lay_out(temporary, facts, slabs):
