@@ -90,15 +90,17 @@ class HostExchange(Exchange):
 
     def progress(self):
         """See Exchange."""
-        for pending in self._under_way:
-            pending.test()
-        self._under_way = [pending for pending in self._under_way if not pending.over]
+        self._look_after(Pending.test)
 
     def post(self):
         """Bring all that has begun so far that only other ranks can delay it. Whoever waits for
         another rank must do so first: that rank may be waiting for this one's earlier part."""
+        self._look_after(Pending.post)
+
+    def _look_after(self, method):
+        """Call a method of all that is under way, and forget what is over then."""
         for pending in self._under_way:
-            pending.post()
+            method(pending)
         self._under_way = [pending for pending in self._under_way if not pending.over]
 
     def _begin(self, kind, data, steps, result):
