@@ -79,20 +79,20 @@ def bounding_rect(tiles, camera, margin=0):
     return tuple(out.tolist())
 
 
-def to_image(tiles, data, camera, xp=np):
+def to_image(tiles, data, camera):
     """Padded image (planes, 16 tiles_y, 16 tiles_x) from tiles (n,) and (n, planes, 256);
     zeros where no tile is given."""
     tiles_x, tiles_y = camera.tiles
     planes = data.shape[1]
-    image = xp.zeros((planes, tiles_y, TILE, tiles_x, TILE), data.dtype)
+    image = np.zeros((planes, tiles_y, TILE, tiles_x, TILE), data.dtype)
     image[:, tiles // tiles_x, :, tiles % tiles_x, :] = data.reshape(-1, planes, TILE, TILE)
     return image.reshape(planes, tiles_y * TILE, tiles_x * TILE)
 
 
-def to_tiles(tiles, image, camera, xp=np):
+def to_tiles(tiles, image, camera):
     """Inverse of to_image: (n, planes, 256) from a padded image."""
     tiles_x, tiles_y = camera.tiles
     planes = image.shape[0]
     grid = image.reshape(planes, tiles_y, TILE, tiles_x, TILE)
     picked = grid[:, tiles // tiles_x, :, tiles % tiles_x, :]
-    return xp.ascontiguousarray(picked.reshape(-1, planes, TILE * TILE))
+    return np.ascontiguousarray(picked.reshape(-1, planes, TILE * TILE))

@@ -4,7 +4,6 @@ import numpy as np
 
 from ...scene.gaussians import GROUPS
 from ...train.state import State
-from ...visibility.tiles import to_image, to_tiles
 from .base import PASSES, Samples
 from .floors import Counts
 
@@ -154,7 +153,7 @@ class Chain:
         """Tiles to an image, between composition and loss."""
         if self.running:
             return
-        self.image = to_image(self.lists.tiles, self.tiles, self.camera, self.xp)
+        self.image = self.backend.to_image(self.lists.tiles, self.tiles, self.camera)
 
     def loss(self):
         whole = 0, 0, self.camera.width, self.camera.height
@@ -166,7 +165,10 @@ class Chain:
         """The image's gradient to tiles, between loss and the gradient of composition."""
         if self.running:
             return
-        self.tile_gradient = to_tiles(self.lists.tiles, self.image_gradient, self.camera, self.xp)
+        self.tile_gradient = self.xp.empty_like(self.tiles)
+        self.backend.to_tiles(
+            self.lists.tiles, self.image_gradient, self.camera, self.tile_gradient
+        )
 
     def compose_back(self):
         if self.running:
