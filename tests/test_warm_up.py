@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from splaxel_mpi import config
-from splaxel_mpi.backends import cuda_compile
+from splaxel_mpi.backends import cuda_compile, cuda_module
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.mpi import world
 from splaxel_mpi.mpi.transport import exchange_alone
@@ -45,9 +45,9 @@ def test_jobs_run_at_the_same_time_and_their_mistakes_come_out():
 
 
 def test_the_folder_of_kernels(tmp_path):
-    assert cuda_compile.cache_folder({"CUPY_CACHE_DIR": str(tmp_path)}) == tmp_path
-    assert cuda_compile.cache_folder({}).name == "kernel_cache"
-    assert cuda_compile.cache_folder({"CUPY_CACHE_IN_MEMORY": "1"}) is None
+    assert cuda_module.cache_folder({"CUPY_CACHE_DIR": str(tmp_path)}) == tmp_path
+    assert cuda_module.cache_folder({}).name == "kernel_cache"
+    assert cuda_module.cache_folder({"CUPY_CACHE_IN_MEMORY": "1"}) is None
     path = cuda_compile.probe_folder(tmp_path / "new")
     assert os.path.dirname(path) == str(tmp_path / "new")
     (tmp_path / "file").touch()

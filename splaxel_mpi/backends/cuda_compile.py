@@ -4,7 +4,6 @@ import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 
@@ -14,13 +13,6 @@ from .cuda_sort import sorter
 # Key types of the sorts of a view: depths, tiles (of images up to 4096 x 4096 pixels), and ids
 # where depths are equal.
 SORTED = (np.uint32, np.uint16, np.int64)
-
-
-def cache_folder(environ=os.environ):
-    """Folder in which CuPy keeps what it compiles, None where it keeps nothing on disk."""
-    if environ.get("CUPY_CACHE_IN_MEMORY", "0") not in ("0", ""):
-        return None
-    return Path(environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
 
 
 def probe_folder(folder):

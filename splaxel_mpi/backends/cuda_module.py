@@ -4,10 +4,13 @@ loaded as a binary that `splaxel-mpi kernels build` made."""
 import functools
 import hashlib
 import os
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 
 from ..errors import UserError
+from ..files import atomic_write
+from . import cuda_nvrtc
 
 # Kernels and headers are one language level; contraction is off so that a*b+c rounds as on the
 # host, kernels ask for fma by name where it is wanted.
@@ -77,22 +80,59 @@ def _binary(source, defines, capability):
     )
 
 
+def cache_folder(environ=os.environ):
+    """Folder in which CuPy keeps what it compiles, None where it keeps nothing on disk."""
+    if environ.get("CUPY_CACHE_IN_MEMORY", "0") not in ("0", ""):
+        return None
+    return Path(environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
+
+
 @functools.lru_cache(maxsize=None)
 def module(source, defines=()):
-    """The RawModule of cuda_src/<source>. defines: tuple of "NAME=value".
+    """The RawModule of cuda_src/<source>, for the current device. defines: tuple of "NAME=value".
 
-    CuPy keeps what NVRTC makes in its disk cache under a hash of source, options and device.
-    Raises UserError when binaries are asked for and not there.
+    What is not built ahead is compiled and kept in a folder below cache_folder(). Raises UserError
+    when binaries are asked for and not there, or the source does not compile for the device.
     """
     import cupy
 
-    binary = _binary(source, defines, cupy.cuda.Device().compute_capability)
-    if binary:
-        return cupy.RawModule(path=str(binary))
-    code = (source_folder() / source).read_text(encoding="utf-8")
-    # the cache does not look into included files, so their digest stands in the text
-    code = f"// headers {_headers().hex()}\n{code}"
-    return cupy.RawModule(code=code, options=options_for(defines), backend="nvrtc")
+    capability = cupy.cuda.Device().compute_capability
+    path = _binary(source, defines, capability) or _kept(source, defines, f"sm_{capability}")
+    if path:
+        return cupy.RawModule(path=str(path))
+    code = _machine_code(source, defines, f"sm_{capability}")
+    with tempfile.TemporaryDirectory(prefix="splaxel-kernels-") as folder:
+        path = Path(folder, "kernels.cubin")
+        path.write_bytes(code)
+        found = cupy.RawModule(path=str(path))
+        found.compile()  # reads the file
+    return found
+
+
+def _kept(source, defines, arch):
+    """Path of a binary that a start like this one has left, or leaves now, on disk; None where it
+    cannot be kept (train/warm_up.py says so)."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    # another release of the compiler makes other binaries
+    folder = folder / "splaxel-nvrtc-{}.{}".format(*cuda_nvrtc.version())
+    path = folder / binary_name(source, defines, arch)
+    if not path.is_file():
+        code = _machine_code(source, defines, arch)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as file:
+                file.write(code)
+        except (OSError, UserError):
+            return None
+    return path
+
+
+@functools.lru_cache(maxsize=1)  # asked for again at once where it cannot be kept
+def _machine_code(source, defines, arch):
+    text = (source_folder() / source).read_text(encoding="utf-8")
+    return cuda_nvrtc.compile_text(text, source, arch, options_for(defines))[0]
 
 
 @functools.lru_cache(maxsize=None)  # a look-up costs as much as a launch

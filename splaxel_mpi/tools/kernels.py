@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..backends import cuda_nvrtc
 from ..backends.cuda_module import binary_name, options_for, source_folder
 from ..errors import UserError
 from ..files import atomic_write, cannot_write, write_text
@@ -71,7 +72,7 @@ def find_compiler(strict=False):
     nvcc = _nvcc()
     if nvcc:
         return lambda *what: _by_nvcc(nvcc, strict, *what), nvcc
-    if _has_nvrtc():
+    if cuda_nvrtc.available():
         return lambda *what: _by_nvrtc(strict, *what), "NVRTC"
     raise UserError(
         "no compiler for kernels: put nvcc on PATH, or pip install cupy-cuda13x "
@@ -100,46 +101,13 @@ def _by_nvcc(nvcc, strict, source, defines, arch):
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"{nvcc}: {error}") from None
         if done.returncode:
-            raise UserError(f"{source} does not compile for {arch}: {_error_in(done.stderr)}")
+            raise UserError(f"{source} does not compile for {arch}: {cuda_nvrtc.error_in(done.stderr)}")
         return out.read_bytes(), done.stderr
 
 
-def _has_nvrtc():
-    if importlib.util.find_spec("cupy") is None:
-        return False
-    try:
-        from cupy.cuda import nvrtc
-
-        nvrtc.getVersion()
-    except Exception:  # the library is missing, in as many ways as there are releases
-        return False
-    return True
-
-
 def _by_nvrtc(strict, source, defines, arch):
-    from cupy.cuda import nvrtc
-
     code = (source_folder() / source).read_text(encoding="utf-8")
-    program = nvrtc.createProgram(code, source, [], [])
-    try:
-        options = [f"-arch={arch}", "--ptxas-options=-v", *options_for(defines)]
-        nvrtc.compileProgram(program, options)
-        log = nvrtc.getProgramLog(program)
-        if strict and "warning" in log:
-            warning = next(line for line in log.splitlines() if "warning" in line)
-            raise UserError(f"{source} does not compile for {arch}: {warning.strip()}")
-        return nvrtc.getCUBIN(program), log
-    except nvrtc.NVRTCError as error:
-        text = _error_in(nvrtc.getProgramLog(program)) or str(error)
-        raise UserError(f"{source} does not compile for {arch}: {text}") from None
-    finally:
-        nvrtc.destroyProgram(program)
-
-
-def _error_in(messages):
-    """The first line that names an error, else the last."""
-    lines = [line.strip() for line in messages.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line), lines[-1] if lines else "")
+    return cuda_nvrtc.compile_text(code, source, arch, options_for(defines), strict)
 
 
 def compile_into(folder, source, defines, arch, compiler):

@@ -53,7 +53,8 @@ def warm_up(config, world, make_renderer):
 
 def _shared_folder(node):
     """CuPy's folder, and why one rank cannot compile for all of the node, or None. Collective."""
-    from ..backends.cuda_compile import cache_folder, probe_folder
+    from ..backends.cuda_compile import probe_folder
+    from ..backends.cuda_module import cache_folder
 
     folder = cache_folder()
     path = probe_folder(folder) if node.rank == 0 else None

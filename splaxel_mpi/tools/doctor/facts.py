@@ -9,7 +9,7 @@ from typing import Optional
 
 from ... import __version__
 from ...backends import choose_backend
-from ...backends.cuda_compile import cache_folder
+from ...backends.cuda_module import cache_folder
 from ...errors import UserError
 from ...mpi import device, launcher
 from .storage import file_system, writable
