@@ -8,6 +8,7 @@ import splats as make
 from test_bench import STAGES, run
 
 from splaxel_mpi.backends.cuda import CudaBackend
+from splaxel_mpi.mpi import world
 
 from .parity import on_device
 
@@ -65,6 +66,7 @@ def test_scaling_on_one_gpu(tmp_path):
 
 def test_counts_are_those_of_the_host():
     """Bytes of a view by kind: tiles at which rounding decides are few."""
+    world.init()
     from splaxel_mpi.backends.host import HostBackend
     from splaxel_mpi.data.gaussian_city import cameras
     from splaxel_mpi.mpi.transport import exchange_alone
