@@ -101,7 +101,8 @@ def _by_nvcc(nvcc, strict, source, defines, arch):
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"{nvcc}: {error}") from None
         if done.returncode:
-            raise UserError(f"{source} does not compile for {arch}: {cuda_nvrtc.error_in(done.stderr)}")
+            what = cuda_nvrtc.error_in(done.stderr)
+            raise UserError(f"{source} does not compile for {arch}: {what}")
         return out.read_bytes(), done.stderr
 
 

@@ -47,14 +47,16 @@ for one in paper.COMMANDS:
               "them, or as the city (random) or the model has them.")
 @click.option("--half", is_flag=True, show_default=False,
               help="Also what ranks need that hold half of the scene each.")
+@click.option("--chunk", type=click.IntRange(1, 1000), default=2,  # of train.chunk
+              help="With --half: views that go through a stage together, train.chunk of a run.")
 @click.option("--peer", type=click.Choice(["none", "gsplat"]), default="none",
               help="Another program, measured on the same views; must be installed.")
 @click.option("--backend", type=click.Choice(["auto", "host", "cuda"]), default="auto",
               help="Where to compute.")
 @report_option
 @click.pass_context
-def kernels(context, gaussians, side, views, count, size, model, data, scale, order, half, peer,
-            backend, report):
+def kernels(context, gaussians, side, views, count, size, model, data, scale, order, half, chunk,
+            peer, backend, report):
     """Time every stage of a training step, beside the least time it could take.
 
     On a city of Gaussians, or on a trained scene. Stages are timed one by one, on a GPU by
@@ -93,7 +95,7 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, or
         )
     else:
         found = [scenes.trained(model, data, scale, count, arrange)]
-    tool.run(found, where, comm, peer, half, report, context.params, click.echo)
+    tool.run(found, where, comm, peer, chunk if half else 0, report, context.params, click.echo)
 
 
 @bench.command()

@@ -18,12 +18,13 @@ STEP = "train step"
 LEAST_STEPS = 96  # of training on a GPU that are timed together, so that the end of them is little
 
 
-def run(scenes, backend, comm, peer="none", half=False, report=None, command=None, say=print):
+def run(scenes, backend, comm, peer="none", half=0, report=None, command=None, say=print):
     """Measure scenes and print a table for each.
 
     scenes: of scenes.Scene, any iterable, one is held at a time; backend: Backend; comm: of this
-    one process; peer: of PEERS; half: also the two halves of each scene; report: path of a JSON
-    file or None; command: what the report says was asked for; say: takes a line of text.
+    one process; peer: of PEERS; half: also the two halves of each scene, in chunks of so many
+    views, 0: not; report: path of a JSON file or None; command: what the report says was asked
+    for; say: takes a line of text.
     Returns the report. Raises UserError when the peer is not to be had.
     """
     peer = find_peer(peer)
@@ -34,7 +35,7 @@ def run(scenes, backend, comm, peer="none", half=False, report=None, command=Non
     for scene in scenes:
         found = measure(scene, backend, clock, machine, comm)
         if half:
-            found["half"] = measure_halves(scene, backend, clock)
+            found["half"] = measure_halves(scene, backend, clock, half)
         if peer:
             ours = rendered(scene, backend)
             release(backend)
@@ -191,8 +192,9 @@ def lines(found):
         ("as called, host included", "time"),
     )
     if "half" in found:
-        yield ("a rank with half of the scene against the whole, sums over the views, no ghosts; "
-               "masked: at the next visits, without tiles that are dark in front of the cell")
+        yield ("a rank with half of the scene against one with the whole, chunk after chunk, sums "
+               "over the views, no ghosts; masked: at the next visits, without tiles that are "
+               "dark in front of the cell")
         yield from base.table(
             [(name, base.shown(row["whole_ms"]),
               *(base.shown(share, 2) for kind in ("drawn", "masked")

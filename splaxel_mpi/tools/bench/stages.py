@@ -20,21 +20,20 @@ FUSED = "project back + adam"
 class Chain:
     """One cell's stages on a view; each leaves on the chain what the next ones take.
 
-    backend: Backend; gaussians: of the cell, on the host; degree: SH degree in use; box: bounds
-    of the cell, (2, 3), None for all of space: then stages do not wait for the device, where the
-    backend can do that, once run_free is called; free: False where they are to wait all the same.
+    backend: Backend; gaussians: of the cell, which is all of space, on the host; degree: SH degree
+    in use. Stages do not wait for the device, where the backend can do that, once run_free is
+    called.
     """
 
-    def __init__(self, backend, gaussians, degree, box=None, free=True):
-        self.backend, self.xp, self.degree, self.box = backend, backend.xp, degree, box
+    def __init__(self, backend, gaussians, degree):
+        self.backend, self.xp, self.degree = backend, backend.xp, degree
         self.state = State.fresh(gaussians.map(backend.to_device), None)
         self.gaussians = self.state.gaussians
         self.out = self.state.gradients()
         self.background = np.array(BACKGROUND, backend.real)
-        self.running = self.room = None
+        self.room = None
         self.recorded = {}  # of whole(): by name and size of the image
-        if box is None and free:
-            self.running = backend.free_running(NEAR, STOP, self.background, SSIM_WEIGHT)
+        self.running = backend.free_running(NEAR, STOP, self.background, SSIM_WEIGHT)
         self.fused = hasattr(backend, "project_backward_adam")
         self.photos = {}
 
@@ -101,11 +100,9 @@ class Chain:
             stages[FUSED] = self.project_back_adam
         return stages
 
-    def look(self, camera, mask=None):
-        """Begin a view. mask: (tile_count,) uint8 on the host, 0 where nothing is drawn, or None
-        for all tiles; only of a chain with a box."""
+    def look(self, camera):
+        """Begin a view."""
         self.camera = camera
-        self.mask = None if mask is None else self.backend.to_device(mask)
         size = camera.height, camera.width
         if size not in self.photos:
             random = np.random.default_rng(0)
@@ -132,9 +129,7 @@ class Chain:
 
     def list_tiles(self):
         room = {"room": self.room} if self.room else {}
-        self.lists = self.backend.tile_lists(
-            self.splats, self.camera, self.box, self.mask, **room
-        )
+        self.lists = self.backend.tile_lists(self.splats, self.camera, **room)
 
     def rasterize(self):
         self.partial = self.backend.rasterize(self.splats, self.lists, self.camera, STOP)
@@ -239,19 +234,14 @@ class Chain:
         self.zero_gradients(), self.project_back(), self.adam(self.out.seen)
 
 
-def time_stages(chain, cameras, clock, only=None, masks=None):
-    """(Samples of the stages, Counts of each view). only: names of stages that are timed; masks:
-    of each view, see Chain.look."""
+def time_stages(chain, cameras, clock):
+    """(Samples of the stages, Counts of each view)."""
     samples, counts = Samples(), []
     between = {"compose": chain.lay_out, "loss": chain.cut_up}
-    if only and "loss" not in only:
-        between["rasterize"] = chain.even_seeds
     for turn in range(PASSES):
         for view, camera in enumerate(cameras):
-            chain.look(camera, masks and masks[view])
+            chain.look(camera)
             for name, stage in chain.stages().items():
-                if only and name not in only:
-                    continue
                 milliseconds = clock.stage(stage)
                 between.get(name, lambda: None)()
                 if turn:
