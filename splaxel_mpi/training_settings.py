@@ -140,12 +140,15 @@ class Densify(Section):
         "opacities have been reset.",
     )
     growth: Fraction = Field(0.05, description="mcmc: growth of the count at an event.")
+    # noise and scale_cost: 5e5 and 0.01 of MCMC's authors in a scene of extent 5, as those are on
+    # which they chose them: noise goes with the square of the extent, cost with the extent
     noise: Rate = Field(
-        5e5, description="mcmc: noise of positions, as a multiple of their learning rate."
+        1.25e7, description="mcmc: noise of positions, as a multiple of their learning rate, in "
+        "scene extents."
     )
     opacity_cost: Rate = Field(0.01, description="mcmc: weight of the mean opacity in the loss.")
     scale_cost: Rate = Field(
-        0.01, description="mcmc: weight of the mean scale, in scene extents, in the loss."
+        0.05, description="mcmc: weight of the mean scale, in scene extents, in the loss."
     )
 
     @field_validator("limit")

@@ -80,7 +80,7 @@ class MarkovChain(Densifier):
 
     def disturb(self, state, rate, before, after, tally=None):
         """See Densifier.disturb: noise of covariance (noise rate S / extent^2)^2, S that of the
-        Gaussian. In a scene of extent 1 this is the paper's, and it follows the unit of length.
+        Gaussian: as in the paper, with lengths in scene extents, so that it follows their unit.
         With rates that grow as sqrt(B), a batch of B scatters as B single images do."""
         scale = self.settings.noise * rate / self.extent**2
         self.backend.noise(state.gaussians, self.seed, after, scale, tally)
