@@ -173,9 +173,12 @@ def alone():
     return pytest.importorskip("mpi4py.MPI").COMM_SELF
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def city(tmp_path_factory):
-    """Folder of a small city as a data set."""
+    """Folder of a small city as a data set, not to be changed; one for all ranks."""
     from runs import small_city
 
-    return small_city(tmp_path_factory.mktemp("scene") / "city")
+    folder = tmp_path_factory.mktemp("scene") / "city"
+    if not RANK:
+        small_city(folder)
+    return folder if SIZE == 1 else SYNC.bcast(folder)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
-from runs import last_checkpoint, shared_folder, small_city, train
+from runs import last_checkpoint, shared_folder, train
 
 from splaxel_mpi import config
 from splaxel_mpi.cli import cli
@@ -158,10 +158,9 @@ def test_mistakes_of_a_scene(city, tmp_path, trained):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_look_at_a_run(comm, tmp_path_factory):
+def test_ranks_look_at_a_run(comm, city, tmp_path_factory):
     """A run of all ranks, looked at by all of them: its own tree, and pixels that travel."""
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     train(city, folder, comm, "train.images=16")
     chosen = config.parse(f"data:\n  path: {city}\nrun:\n  name: small\n  folder: {folder}\n", "t")
     told = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import SHORT, assert_same, last_checkpoint, shared_folder, small_city, train
+from runs import SHORT, assert_same, last_checkpoint, shared_folder, train
 from splaxel_mpi import config, log
 from splaxel_mpi.cli import STOPPED
 from splaxel_mpi.mpi.watchdog import Word, verdict
@@ -182,9 +182,8 @@ def test_the_watchdog_lets_a_suspended_job_go_on(start):
 
 
 @pytest.mark.mpi
-def test_a_stopped_run_ends_as_one_that_was_not(comm, tmp_path_factory):
+def test_a_stopped_run_ends_as_one_that_was_not(comm, city, tmp_path_factory):
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     whole = train(city, folder / "whole", comm)
     text = f"data:\n  path: {city}\nrun:\n  name: small\n  folder: {folder / 'cut'}\n"
     settings = config.parse(text, "test", SHORT)
