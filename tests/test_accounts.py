@@ -17,7 +17,7 @@ from splaxel_mpi.train.accounts import VIEW_KINDS
 from splaxel_mpi.train.shares import NAMES, Waiting, in_words, shares
 from splaxel_mpi.train.timers import COLLECTIVES, MOST_MARKS, OUTSIDE, DeviceClock, Timers
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 CHAIN = ("possible", "visible", "occupied", "unsaturated")
 # Opaque from the start, so that the few tiles of small images saturate.
 OPAQUE = ["partition.cells=3", "scene.initial_opacity=0.95", "saturation.threshold=0.1",

@@ -13,7 +13,7 @@ from splaxel_mpi.errors import UserError
 from test_checkpoint import assert_replicated_equal, assert_rows_equal
 from test_checkpoint import state_of as made_up
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120), pytest.mark.up_to_2]
 
 
 @pytest.fixture

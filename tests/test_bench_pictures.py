@@ -19,7 +19,7 @@ from splaxel_mpi.tools.bench.panels import (
 )
 from splaxel_mpi.train.world import make_world
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 ROOT = Path(__file__).resolve().parent.parent
 CITY = ("--gaussians", "3k", "--side", "150", "--size", "80x48", "--count", "2")
 

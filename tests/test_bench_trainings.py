@@ -11,7 +11,7 @@ from splaxel_mpi.cli import cli
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.tools.bench import batch, threshold, trainings, versus
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 FEW = [*SHORT, "train.images=16", "partition.cells=3", "backend.threads=1"]
 
 

@@ -11,7 +11,7 @@ from runs import last_checkpoint, shared_folder, train
 from splaxel_mpi.train.accounts import VIEW_KINDS
 from splaxel_mpi.train.shares import NAMES, STAGES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "file-formats.md"
 GROUPS = "means", "scales", "quats", "opacities", "sh0", "shN"
 # Three cells, an order that predicts and checks of the balance: as many names as there are.
