@@ -52,6 +52,13 @@ def pytest_sessionstart(session):
         reporter._tw._file = open(os.devnull, "w", encoding="utf-8")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Every rank would import every file: those without a test for ranks are left alone."""
+    if config.getoption("only_mpi", False) and collection_path.suffix == ".py":
+        return "mark.mpi" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items):
     """Slow tests come last, and GPU tests are skipped where there is none."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
