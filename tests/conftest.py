@@ -60,8 +60,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    """Slow tests come last, and GPU tests are skipped where there is none."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Slow tests come last, but among several workers first: in the end one alone would be busy.
+    GPU tests are skipped where there is none."""
+    first = "PYTEST_XDIST_WORKER" in os.environ
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None) != first)
     for item in items:
         if item.get_closest_marker("gpu") and not gpu_count():
             item.add_marker(pytest.mark.skip(reason="no GPU that CuPy can use"))

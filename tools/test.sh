@@ -39,7 +39,9 @@ run() {
     esac
 }
 
-run serial "$SERIAL_LIMIT" python -- -n "$WORKERS" --dist loadfile -m "not mpi and not gpu" "$@"
+# Files start in the order of collection, slow ones first, instead of by their number of tests.
+run serial "$SERIAL_LIMIT" python -- -n "$WORKERS" --dist loadfile --no-loadscope-reorder \
+    -m "not mpi and not gpu" "$@"
 # What tools print and files hold is seen on 2 ranks; injected faults, long and resumed runs of
 # every kind are the same work on 4 as on 3: such tests have a mark.
 marks="mpi and not gpu"
