@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tools/mpi-env.sh
 . .venv/bin/activate
+# Workers and ranks have more threads than there are cores: who waits must not spin.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 RESULTS=build/test-results
 SERIAL_LIMIT=${SERIAL_LIMIT:-1200}   # seconds for the serial run
