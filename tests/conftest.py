@@ -52,9 +52,18 @@ def pytest_sessionstart(session):
         reporter._tw._file = open(os.devnull, "w", encoding="utf-8")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Every rank would import every file: those without a test for ranks are left alone."""
+    if config.getoption("only_mpi", False) and collection_path.suffix == ".py":
+        return "mark.mpi" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items):
-    """Slow tests come last, and GPU tests are skipped where there is none."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Slow tests come last, but among several workers first: in the end one alone would be busy.
+    GPU tests are skipped where there is none."""
+    first = "PYTEST_XDIST_WORKER" in os.environ
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None) != first)
     for item in items:
         if item.get_closest_marker("gpu") and not gpu_count():
             item.add_marker(pytest.mark.skip(reason="no GPU that CuPy can use"))
@@ -173,9 +182,12 @@ def alone():
     return pytest.importorskip("mpi4py.MPI").COMM_SELF
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def city(tmp_path_factory):
-    """Folder of a small city as a data set."""
+    """Folder of a small city as a data set, not to be changed; one for all ranks."""
     from runs import small_city
 
-    return small_city(tmp_path_factory.mktemp("scene") / "city")
+    folder = tmp_path_factory.mktemp("scene") / "city"
+    if not RANK:
+        small_city(folder)
+    return folder if SIZE == 1 else SYNC.bcast(folder)

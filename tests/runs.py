@@ -29,13 +29,10 @@ SHORT = [
 ]
 
 
-def small_city(folder, comm=None):
-    """16 views of 80 x 45 pixels and 400 points; made by rank 0 alone."""
-    if comm is None or comm.rank == 0:
-        size = dict(extent=40.0, views=16, width=80, height=45, points=400)
-        make_city(str(folder), samples=1, threads=1, **size)
-    if comm is not None:
-        comm.barrier()
+def small_city(folder):
+    """16 views of 80 x 45 pixels and 400 points."""
+    size = dict(extent=40.0, views=16, width=80, height=45, points=400)
+    make_city(str(folder), samples=1, threads=1, **size)
     return folder
 
 
@@ -47,6 +44,16 @@ def train(city, folder, comm, *overrides, resume=False):
         job.run(settings, resume, comm)
     finally:
         log.close()
+    return Path(folder) / "small"
+
+
+def train_on_root(city, folder, comm, *overrides):
+    """Folder of a run of rank 0 by itself, on one thread, while the others wait."""
+    if comm.rank == 0:
+        from mpi4py import MPI
+
+        train(city, folder, MPI.COMM_SELF, "backend.threads=1", *overrides)
+    comm.barrier()
     return Path(folder) / "small"
 
 

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from exchanges import exchange_of
-from runs import last_checkpoint, shared_folder, small_city, stop_half_way, train
+from runs import last_checkpoint, shared_folder, stop_half_way, train
 
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.train import loop
@@ -17,7 +17,7 @@ from splaxel_mpi.train.accounts import VIEW_KINDS
 from splaxel_mpi.train.shares import NAMES, Waiting, in_words, shares
 from splaxel_mpi.train.timers import COLLECTIVES, MOST_MARKS, OUTSIDE, DeviceClock, Timers
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 CHAIN = ("possible", "visible", "occupied", "unsaturated")
 # Opaque from the start, so that the few tiles of small images saturate.
 OPAQUE = ["partition.cells=3", "scene.initial_opacity=0.95", "saturation.threshold=0.1",
@@ -108,19 +108,18 @@ def test_a_resumed_run_goes_on_with_the_same_series(city, finished, tmp_path, al
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("strategy", ["overlap", "owner"])
-def test_ranks_account_for_their_time_and_count_as_one(comm, tmp_path_factory, strategy):
+def test_ranks_account_for_their_time_and_count_as_one(comm, city, tmp_path_factory, strategy):
     """Shares of every rank add up to the time of the run, and what cells draw is the same on any
     number of ranks."""
     from mpi4py import MPI
 
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     options = ["partition.cells=4", "train.images=32", "densify.method=none", "log.ranks=true",
                "backend.precision=float64", "render.stop=0", f"exchange.strategy={strategy}"]
     run = train(city, folder / "many", comm, *options)
     if comm.rank == 0:
         rows = rows_of(run)
-        one = rows_of(train(city, folder / "one", MPI.COMM_SELF, *options))
+        one = rows_of(train(city, folder / "one", MPI.COMM_SELF, "backend.threads=1", *options))
         parts = [rows[f"shares/{name}/full"] for name in NAMES if f"shares/{name}/full" in rows]
         totals = sum(np.nan_to_num(values) for values in parts).sum(axis=0)
         assert len(totals) == comm.size and len(parts) == 6

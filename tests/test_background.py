@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from runs import assert_same, last_checkpoint, shared_folder, small_city, train
+from runs import assert_same, last_checkpoint, shared_folder, train
 from splaxel_mpi.checkpoint import background
 from splaxel_mpi.checkpoint.background import Background
 from splaxel_mpi.checkpoint.resume import load
@@ -13,7 +13,7 @@ from splaxel_mpi.errors import UserError
 from test_checkpoint import assert_replicated_equal, assert_rows_equal
 from test_checkpoint import state_of as made_up
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120), pytest.mark.up_to_2]
 
 
 @pytest.fixture
@@ -90,8 +90,7 @@ def test_a_failure_is_told_on_all_and_leaves_the_old_file(comm, folder, monkeypa
     writer.close()
 
 
-def test_a_run_equals_one_that_waits(comm, folder):
-    city = small_city(folder / "city", comm)
+def test_a_run_equals_one_that_waits(comm, city, folder):
     often = ["checkpoint.every=8", "checkpoint.keep=6", "evaluate.pictures=0"]
     waits = train(city, folder / "waits", comm, *often)
     beside = train(city, folder / "beside", comm, *often, "checkpoint.background=true")

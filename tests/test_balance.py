@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from exchanges import SelfExchange, run_ranks
-from runs import last_checkpoint, shared_folder, small_city, state_of, train
+from runs import last_checkpoint, shared_folder, state_of, train, train_on_root
 from scenes import random_gaussians
 from states import share
 from splaxel_mpi.evaluate.series import read_series
@@ -168,19 +168,16 @@ def test_children_are_seen_as_their_parents_were():
 
 
 @pytest.mark.mpi(min_size=2)
-def test_trained_scene_does_not_know_of_repartitioning(comm, tmp_path_factory):
+def test_trained_scene_does_not_know_of_repartitioning(comm, city, tmp_path_factory):
     """With a skewed tree and new ones training follows one rank's path, densification included.
     float64, epsilon 1e-8: see test_ranks_follow_the_path_of_one."""
-    from mpi4py import MPI
-
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     exact = ["backend.precision=float64", "render.stop=0", "train.images=32",
              "train.epsilon=1e-8"]
     moving = ["partition.skew=0.6", "partition.check=8", "partition.imbalance=0.05",
               "partition.seen_weight=0.5"]
     many = train(city, folder / "many", comm, *exact, *moving)
-    one = train(city, folder / f"one{comm.rank}", MPI.COMM_SELF, *exact, "backend.threads=1")
+    one = train_on_root(city, folder / "one", comm, *exact)
     assert "repartitioned after 8 images: imbalance " in (many / "log.txt").read_text()
     found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(one))
     for name in ("gaussians/ids", "densify/seen_count", "densify/gradient_count"):
@@ -195,12 +192,12 @@ def test_trained_scene_does_not_know_of_repartitioning(comm, tmp_path_factory):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_resume_after_repartitioning_is_the_unbroken_run(comm, tmp_path_factory):
+@pytest.mark.up_to_3
+def test_resume_after_repartitioning_is_the_unbroken_run(comm, city, tmp_path_factory):
     """Same rank count: bit for bit, the new trees included."""
     from test_train import assert_same, stop_half_way
 
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     moving = ["partition.skew=0.6", "partition.check=16", "partition.imbalance=0.02",
               "partition.seen_weight=0.5"]
     first = train(city, folder / "first", comm, *moving)

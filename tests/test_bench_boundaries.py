@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from runs import SHORT, small_city
+from runs import SHORT
 
 from splaxel_mpi import config, log
 from splaxel_mpi.cli import cli
@@ -40,11 +40,10 @@ def test_ghosts_are_those_of_the_renderer(tmp_path):
         assert f"{kind['ghosts']:.2%}" in done.output
 
 
-def test_each_setting_is_trained(tmp_path):
-    alone = pytest.importorskip("mpi4py.MPI").COMM_SELF
+def test_each_setting_is_trained(city, tmp_path, alone):
     from splaxel_mpi.tools.bench import boundaries
 
-    city, lines = small_city(tmp_path / "city"), []
+    lines = []
     base = f"data:\n  path: {city}\nrun:\n  name: small\n  folder: {tmp_path}\n"
     settings = config.parse(base, "test", [*SHORT, "train.images=16", "partition.cells=3"])
     try:

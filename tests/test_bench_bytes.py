@@ -21,7 +21,7 @@ from splaxel_mpi.train.state import State
 from splaxel_mpi.train.step import forward_backward
 from splaxel_mpi.visibility.saturation import RESIDUAL, Saturation
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.timeout(200), pytest.mark.up_to_2]
 SIDE, SIZE = 150.0, (120, 72)
 
 

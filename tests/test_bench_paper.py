@@ -18,7 +18,7 @@ from splaxel_mpi.tools.bench import cost_model
 from splaxel_mpi.tools.bench.city_run import GAUSSIAN, OURS, PIXEL_LEVEL, REDUNDANCY, make_config
 from splaxel_mpi.tools.bench.whole_images import WholeImages
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = 160, 96
 SMALL = ["backend.name=host", "backend.threads=1"]

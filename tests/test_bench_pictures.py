@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
-from runs import last_checkpoint, shared_folder, small_city, train
+from runs import last_checkpoint, shared_folder, train
 
 from splaxel_mpi import config
 from splaxel_mpi.cli import cli
@@ -19,7 +19,7 @@ from splaxel_mpi.tools.bench.panels import (
 )
 from splaxel_mpi.train.world import make_world
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 ROOT = Path(__file__).resolve().parent.parent
 CITY = ("--gaussians", "3k", "--side", "150", "--size", "80x48", "--count", "2")
 
@@ -158,10 +158,9 @@ def test_mistakes_of_a_scene(city, tmp_path, trained):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_look_at_a_run(comm, tmp_path_factory):
+def test_ranks_look_at_a_run(comm, city, tmp_path_factory):
     """A run of all ranks, looked at by all of them: its own tree, and pixels that travel."""
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     train(city, folder, comm, "train.images=16")
     chosen = config.parse(f"data:\n  path: {city}\nrun:\n  name: small\n  folder: {folder}\n", "t")
     told = []

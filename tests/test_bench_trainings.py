@@ -4,20 +4,15 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from runs import SHORT, small_city
+from runs import SHORT
 
 from splaxel_mpi import config, log
 from splaxel_mpi.cli import cli
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.tools.bench import batch, threshold, trainings, versus
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 FEW = [*SHORT, "train.images=16", "partition.cells=3", "backend.threads=1"]
-
-
-@pytest.fixture(scope="module")
-def city(tmp_path_factory):
-    return small_city(tmp_path_factory.mktemp("city") / "city")
 
 
 @pytest.fixture
@@ -113,13 +108,12 @@ def test_quality_against_the_baseline(city, tmp_path, alone):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_bytes_of_ranks(comm, tmp_path_factory):
+def test_bytes_of_ranks(comm, city, tmp_path_factory):
     """The rows of all ranks are the same, and tell what ranks sent."""
     from runs import shared_folder
 
     folder = shared_folder(comm, tmp_path_factory)
-    place = small_city(folder / "city", comm)
-    settings = settings_of(place, folder, "partition.cells=0")
+    settings = settings_of(city, folder, "partition.cells=0")
     try:
         rows = versus.run(settings, 1, comm, lambda line: None)
     finally:

@@ -5,7 +5,7 @@ import oracle
 import pytest
 import reference
 from chain import BACKGROUND, EXACT, NEAR, Run, compare, self_exchange
-from runs import last_checkpoint, small_city, train
+from runs import last_checkpoint, train
 from scenes import look_at, random_gaussians, random_photo
 from splats import REALS, Raster, random_splats
 from test_intervals import random_tree, rotation
@@ -135,10 +135,8 @@ def test_ranks_equal_the_same_cells_on_one(comm, setting, cells):
 
 
 @pytest.mark.timeout(300)
-def test_a_resumed_run_equals_the_unbroken_one(tmp_path):
+def test_a_resumed_run_equals_the_unbroken_one(city, tmp_path, alone):
     """What filter drops depends on content boxes, which are made anew at checkpoints."""
-    alone = pytest.importorskip("mpi4py.MPI").COMM_SELF
-    city = small_city(tmp_path / "city")
     options = ["boundary=filter", "partition.cells=3"]
     finished = train(city, tmp_path / "whole", alone, *options)
     (tmp_path / "half").mkdir()

@@ -6,12 +6,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from runs import last_checkpoint, shared_folder, small_city, train
+from runs import last_checkpoint, shared_folder, train
 
 from splaxel_mpi.train.accounts import VIEW_KINDS
 from splaxel_mpi.train.shares import NAMES, STAGES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "file-formats.md"
 GROUPS = "means", "scales", "quats", "opacities", "sh0", "shN"
 # Three cells, an order that predicts and checks of the balance: as many names as there are.
@@ -157,9 +157,8 @@ def test_data_sets_of_one_rank_are_documented(city, tmp_path, alone):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("strategy", ["overlap", "owner", "gaussian"])
-def test_data_sets_of_ranks_are_documented(comm, tmp_path_factory, strategy):
+def test_data_sets_of_ranks_are_documented(comm, city, tmp_path_factory, strategy):
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     options = [] if strategy == "gaussian" else [*MANY, f"partition.cells={comm.size + 1}"]
     options += ["partition.check=16", "partition.imbalance=0.001", "train.images=32",
                 "evaluate.every=24", "densify.method=none", f"exchange.strategy={strategy}"]

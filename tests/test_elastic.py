@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runs import SHORT, last_checkpoint, small_city
+from runs import SHORT, last_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -24,11 +24,10 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """A folder with a city, settings and the run of four ranks up to image 24."""
+def written(city, tmp_path_factory):
+    """A folder with settings and the run of four ranks up to image 24."""
     folder = tmp_path_factory.mktemp("elastic")
-    small_city(folder / "city")
-    (folder / "run.yaml").write_text(f"data: {{path: '{folder / 'city'}'}}\n")
+    (folder / "run.yaml").write_text(f"data: {{path: '{city}'}}\n")
     return folder
 
 

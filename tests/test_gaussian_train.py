@@ -5,14 +5,14 @@ import shutil
 import numpy as np
 import pytest
 
-from runs import last_checkpoint, small_city, state_of, train
+from runs import last_checkpoint, state_of, train, train_on_root
 from splaxel_mpi import config
 from splaxel_mpi.checkpoint.resume import load
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.partition.deal import dealt_ranks
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_3]
 GAUSSIAN = "exchange.strategy=gaussian"
 # as in test_train.py, where the bars come from
 EXACT = ["backend.precision=float64", "render.stop=0", "train.epsilon=1e-8", "train.images=32"]
@@ -42,13 +42,9 @@ def assert_close(found, expected):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_follow_the_path_of_one(comm, folder):
+def test_ranks_follow_the_path_of_one(comm, city, folder):
     """Densification and migration included, and from pixels to Gaussians and back half way."""
-    from mpi4py import MPI
-
-    city, one = small_city(folder / "city", comm), folder / "one" / "small"
-    if comm.rank == 0:
-        train(city, folder / "one", MPI.COMM_SELF, *EXACT)
+    one = train_on_root(city, folder / "one", comm, *EXACT)
     many = train(city, folder / "many", comm, *EXACT, GAUSSIAN)
     assert_close(many, one)
     pixels = stop_half_way(many, folder / "pixels", comm)
@@ -61,8 +57,7 @@ def test_ranks_follow_the_path_of_one(comm, folder):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_resume_equals_unbroken(comm, folder):
-    city = small_city(folder / "city", comm)
+def test_resume_equals_unbroken(comm, city, folder):
     first = train(city, folder / "first", comm, GAUSSIAN)
     second = train(city, stop_half_way(first, folder / "second", comm), comm, GAUSSIAN,
                    resume=True)
@@ -76,9 +71,8 @@ def test_resume_equals_unbroken(comm, folder):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_figures_count_what_travels(comm, folder):
+def test_figures_count_what_travels(comm, city, folder):
     """Lossy exchange sends less; pixels of cells do not travel at all, and no tree is built."""
-    city = small_city(folder / "city", comm)
     sums = []
     for drop in (0, 0.3):
         run = train(city, folder / f"drop{drop}", comm, GAUSSIAN, f"exchange.drop={drop}",
@@ -96,9 +90,7 @@ def test_figures_count_what_travels(comm, folder):
     comm.barrier()
 
 
-def test_one_rank_is_plain(tmp_path):
-    alone = pytest.importorskip("mpi4py.MPI").COMM_SELF
-    city = small_city(tmp_path / "city")
+def test_one_rank_is_plain(city, tmp_path, alone):
     short = ["train.images=8", "evaluate.pictures=0"]
     one = train(city, tmp_path / "one", alone, *short)
     other = train(city, tmp_path / "other", alone, *short, GAUSSIAN)

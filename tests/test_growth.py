@@ -5,11 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from runs import last_checkpoint, small_city, state_of, train
+from runs import last_checkpoint, shared_folder, state_of, train, train_on_root
 
 from splaxel_mpi.scene.gaussians import GROUPS
 
-pytestmark = [pytest.mark.slow, pytest.mark.mpi(min_size=2), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.mpi(min_size=2), pytest.mark.up_to_3,
+              pytest.mark.timeout(400)]
 
 # chunk: fewer collectives than the default.
 PATH = [
@@ -40,28 +41,16 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """One folder for all ranks, with the city and the paths of one rank."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    shared = comm.bcast(tmp_path_factory.mktemp("shared") if comm.rank == 0 else None)
-    small_city(shared / "city", comm)
-    return shared
+@pytest.fixture
+def folder(comm, tmp_path_factory):
+    return shared_folder(comm, tmp_path_factory)
 
 
-def paths(comm, folder, method, real):
+def paths(comm, city, folder, method, real):
     """Folders of the runs of all ranks and of one, on every rank."""
-    from mpi4py import MPI
-
     settings = [*PATH, *METHODS[method], f"backend.precision={real}", "backend.threads=1"]
-    name = f"{method}-{real}"
-    many = train(folder / "city", folder / f"{name}-many", comm, *settings)
-    if comm.rank == 0:
-        train(folder / "city", folder / f"{name}-one", MPI.COMM_SELF, *settings)
-    comm.barrier()
-    return many, folder / f"{name}-one" / "small"
+    many = train(city, folder / "many", comm, *settings)
+    return many, train_on_root(city, folder / "one", comm, *settings)
 
 
 def summary(run):
@@ -69,11 +58,11 @@ def summary(run):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_ranks_follow_the_path_of_one(comm, folder, method):
+def test_ranks_follow_the_path_of_one(comm, city, folder, method):
     """float64: the same ids, parameters to 1e-8 (1e-12 measured for 2 to 8 ranks). Adam's epsilon
     is the default of 1e-15, which would turn what rounding leaves of a gradient that cancels
     into whole steps: such gradients are exactly zero, and no two Gaussians lie at one place."""
-    many, one = paths(comm, folder, method, "float64")
+    many, one = paths(comm, city, folder, method, "float64")
     found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(one))
     ids = expected["gaussians/ids"]
     np.testing.assert_array_equal(found["gaussians/ids"], ids)
@@ -87,9 +76,9 @@ def test_ranks_follow_the_path_of_one(comm, folder, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_ranks_stay_close_in_single_precision(comm, folder, method):
+def test_ranks_stay_close_in_single_precision(comm, city, folder, method):
     """float32: at most 1 in 1000 Gaussians differs, and the quality by 0.05 dB."""
-    many, one = paths(comm, folder, method, "float32")
+    many, one = paths(comm, city, folder, method, "float32")
     found, expected = (state_of(last_checkpoint(run))["gaussians/ids"] for run in (many, one))
     assert len(np.setdiff1d(found, expected)) <= len(expected) / 1000
     assert len(np.setdiff1d(expected, found)) <= len(expected) / 1000

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from runs import last_checkpoint, shared_folder, small_city, state_of, train
+from runs import last_checkpoint, shared_folder, state_of, train, train_on_root
 from scenes import random_gaussians
 from splaxel_mpi.checkpoint.resume import checkpoints, load
 from splaxel_mpi.backends.host import HostBackend
@@ -20,7 +20,7 @@ from splaxel_mpi.train.render import Renderer
 from splaxel_mpi.train.state import State
 from splaxel_mpi.train.step import Steps
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.up_to_3]
 
 # selective: what is not drawn is not moved. Moments of the dense optimizer may turn a
 # quaternion of no length into one before anybody looks.
@@ -29,6 +29,8 @@ QUICK = ["train.images=24", "train.optimizer=selective", "densify.method=none",
 
 
 EVENTS = ["evaluate.every=16", "checkpoint.keep=9", "checkpoint.every=12", "log.every=8"]
+EXACT = ["backend.precision=float64", "render.stop=0", "train.images=32", "train.epsilon=1e-8",
+         *EVENTS]
 ALL = slice(None)
 
 
@@ -249,11 +251,10 @@ def test_a_gaussian_at_a_camera_centre_stays_and_harms_nobody(city, tmp_path, al
 
 
 @pytest.mark.mpi(min_size=2)
-def test_gaussians_at_camera_centres_harm_no_rank(comm, tmp_path_factory, inject):
+def test_gaussians_at_camera_centres_harm_no_rank(comm, city, tmp_path_factory, inject):
     """On two ranks at once, in whatever cells the cameras stand: growth, migration and new boxes go
     on, and nothing is lost or broken."""
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
 
     def move(trainer):
         centers = np.array([view.camera.center for view in trainer.views])
@@ -278,25 +279,30 @@ def chain(splits):
                 -1 - np.arange(nodes, dtype=np.int32), right)
 
 
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("check", [0, 16])
-def test_all_gaussians_in_one_cell(comm, tmp_path_factory, monkeypatch, check):
-    """Ranks without a Gaussian go through growth, checkpoints, evaluation and repartitioning;
-    the scene is that of one rank (1e-10: see test_ranks_follow_the_path_of_one)."""
+@pytest.fixture(scope="module")
+def path_of_one(city, tmp_path_factory):
+    """Folder of a run of one rank, which all follow."""
     from mpi4py import MPI
 
+    folder = shared_folder(MPI.COMM_WORLD, tmp_path_factory)
+    return train_on_root(city, folder, MPI.COMM_WORLD, *EXACT)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("check", [0, 16])
+def test_all_gaussians_in_one_cell(
+    comm, city, path_of_one, tmp_path_factory, monkeypatch, check
+):
+    """Ranks without a Gaussian go through growth, checkpoints, evaluation and repartitioning;
+    the scene is that of one rank (1e-10: see test_ranks_follow_the_path_of_one)."""
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
-    exact = ["backend.precision=float64", "render.stop=0", "train.images=32",
-             "train.epsilon=1e-8", *EVENTS]
-    one = train(city, folder / f"one{comm.rank}", MPI.COMM_SELF, *exact, "backend.threads=1")
     with monkeypatch.context() as patch:
         patch.setattr(start, "first_tree",
                       lambda means, cells, *_: chain(1e6 + np.arange(cells - 1)))
-        many = train(city, folder / "many", comm, *exact, f"partition.check={check}")
+        many = train(city, folder, comm, *EXACT, f"partition.check={check}")
     stored = load(many / "checkpoints" / "checkpoint_000000000012.h5", comm)
     assert (len(stored.gaussians) > 0) == (comm.rank == 0)
-    found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(one))
+    found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(path_of_one))
     np.testing.assert_array_equal(found["gaussians/ids"], expected["gaussians/ids"])
     for name in GROUPS:
         a, b = found[f"gaussians/{name}"], expected[f"gaussians/{name}"]
@@ -311,11 +317,10 @@ def test_all_gaussians_in_one_cell(comm, tmp_path_factory, monkeypatch, check):
     ("scales", np.nan), ("means", np.inf), ("quats", 0.0), ("second/shN", np.nan),
 ])
 def test_ranks_hear_of_broken_numbers_on_one(
-    comm, tmp_path_factory, inject, name, value, policy
+    comm, city, tmp_path_factory, inject, name, value, policy
 ):
     """Of the last rank's: all stop with one text, or all go on without."""
     folder, last = shared_folder(comm, tmp_path_factory), comm.size - 1
-    city = small_city(folder / "city", comm)
     inject(12, put(name, value), last)
     settings = [*QUICK, f"train.on_nonfinite={policy}"]
     text = f"rank {last}: (the update of shN not finite .*, )?2 Gaussians .first id "
@@ -334,11 +339,10 @@ def test_ranks_hear_of_broken_numbers_on_one(
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("way", ["broken", "transparent"])
-def test_a_rank_that_loses_its_last_gaussian(comm, tmp_path_factory, inject, way):
+def test_a_rank_that_loses_its_last_gaussian(comm, city, tmp_path_factory, inject, way):
     """All of the last rank's Gaussians break, or fade and are pruned at growth. Evaluation and
     checkpoints go on, and the next check gives it others."""
     folder, last = shared_folder(comm, tmp_path_factory), comm.size - 1
-    city = small_city(folder / "city", comm)
     name, value = ("quats", 0.0) if way == "broken" else ("opacities", -20.0)
     inject(8, put(name, value, ALL), last)
     run = train(city, folder, comm, *EVENTS, "train.on_nonfinite=prune", "partition.check=32",
@@ -353,9 +357,8 @@ def test_a_rank_that_loses_its_last_gaussian(comm, tmp_path_factory, inject, way
 
 
 @pytest.mark.mpi(min_size=2)
-def test_the_last_gaussian_of_all_ends_the_run(comm, tmp_path_factory, monkeypatch):
+def test_the_last_gaussian_of_all_ends_the_run(comm, city, tmp_path_factory, monkeypatch):
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     step = Trainer._step
 
     def broken(self, before):

@@ -84,13 +84,12 @@ def test_doomed_jobs_are_refused(city, tmp_path, arguments, words):
 
 
 @pytest.mark.mpi(min_size=4)
-def test_foretells_what_ranks_do(tmp_path_factory):
+def test_foretells_what_ranks_do(city, tmp_path_factory):
     """Bytes within 15 %: Gaussians move a little. Rows alone: pytest takes most memory here."""
     from splaxel_mpi.mpi import world
 
     comm = world.init()
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     finished = train(city, folder, comm, "densify.method=none", "checkpoint.every=0",
                      "backend.name=host", "train.images=28", "log.every=28")
     if comm.rank == 0:

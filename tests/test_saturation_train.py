@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from runs import assert_same, last_checkpoint, shared_folder, small_city, stop_half_way, train
+from runs import assert_same, last_checkpoint, shared_folder, stop_half_way, train
 
 from splaxel_mpi import config
 from splaxel_mpi.checkpoint.resume import load
@@ -11,7 +11,7 @@ from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.visibility.saturation import Saturation, make_saturation
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_3]
 # Opaque from the start and without resets, so that the few tiles of small images saturate.
 OPAQUE = ["partition.cells=3", "scene.initial_opacity=0.95", "saturation.threshold=0.1",
           "densify.reset_every=0"]
@@ -92,9 +92,8 @@ def test_a_threshold_below_the_stop_is_a_mistake(city, tmp_path, alone):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("reevaluate", ["never", "residual", "always"])
-def test_ranks_resume_with_masks(comm, tmp_path_factory, reevaluate):
+def test_ranks_resume_with_masks(comm, city, tmp_path_factory, reevaluate):
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     options = [*OPAQUE, "partition.cells=5", f"saturation.reevaluate={reevaluate}"]
     whole = train(city, folder / "whole", comm, *options)
     (folder / "half").mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from exchanges import run_ranks
 from regrouped import regroup
-from runs import assert_same, last_checkpoint, shared_folder, small_city, stop_half_way, train
+from runs import assert_same, last_checkpoint, shared_folder, stop_half_way, train
 from test_content import random_camera, scene
 
 from splaxel_mpi.backends.host import HostBackend
@@ -18,18 +18,17 @@ from splaxel_mpi.partition.layout import Layout
 from splaxel_mpi.schedule.costs import CostFit
 from splaxel_mpi.schedule.predictor import WorkPredictor, visible_share
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_3]
 FIGURES = ("schedule_active", "schedule_disjoint", "schedule_balance", "schedule_bound")
 NEAR = 0.1
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("order", ["conflict-free", "balanced"])
-def test_resume_equals_unbroken(comm, tmp_path_factory, order):
+def test_resume_equals_unbroken(comm, city, tmp_path_factory, order):
     """On one rank and on several: stop + resume is the unbroken run bit for bit, and the figures
     are in the metrics."""
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     settings = [f"train.order={order}", "partition.cells=4", "schedule.window=8"]
     first = train(city, folder / "first", comm, *settings)
     (folder / "resumed").mkdir(exist_ok=True)
@@ -47,12 +46,11 @@ def test_resume_equals_unbroken(comm, tmp_path_factory, order):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_another_rank_count_goes_on(comm, tmp_path_factory):
+def test_another_rank_count_goes_on(comm, city, tmp_path_factory):
     """A balanced run of all ranks, continued by one rank, and measured costs on top."""
     from mpi4py import MPI
 
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     settings = ["train.order=balanced", "schedule.measured=true", "densify.method=none"]
     run = train(city, folder, comm, *settings, "train.images=20")
     if comm.rank == 0:

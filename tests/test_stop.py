@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import SHORT, assert_same, last_checkpoint, shared_folder, small_city, train
+from runs import SHORT, assert_same, last_checkpoint, shared_folder, train
 from splaxel_mpi import config, log
 from splaxel_mpi.cli import STOPPED
 from splaxel_mpi.mpi.watchdog import Word, verdict
@@ -124,6 +124,7 @@ def start(city, tmp_path):
             run.process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks, to, number", [
     (4, "mpirun", signal.SIGUSR1), (3, "one", signal.SIGTERM), (1, "one", signal.SIGUSR2),
 ])
@@ -140,6 +141,7 @@ def test_a_signal_stops_with_a_checkpoint(start, ranks, to, number):
     assert took < 20, "a step takes a fraction of a second"
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(start, tmp_path):
     run = start(2)
     os.kill(run.ranks[0], signal.SIGSTOP)  # so that there is no end of the step
@@ -153,6 +155,7 @@ def test_a_second_signal_ends_at_once(start, tmp_path):
     assert not list(run.folder.rglob("checkpoint_*.h5"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [2, 0])
 def test_the_watchdog_names_a_stopped_rank(start, stopped):
     run = start(3, "mpi.timeout=8")
@@ -170,6 +173,7 @@ def test_the_watchdog_names_a_stopped_rank(start, stopped):
         assert re.search(rf"\[rank {rank}\] for [\d.]+ s in: \w", run.text)
 
 
+@pytest.mark.slow
 def test_the_watchdog_lets_a_suspended_job_go_on(start):
     run = start(2, "mpi.timeout=10")
     for number, seconds in ((signal.SIGSTOP, 12), (signal.SIGCONT, 2)):
@@ -182,9 +186,9 @@ def test_the_watchdog_lets_a_suspended_job_go_on(start):
 
 
 @pytest.mark.mpi
-def test_a_stopped_run_ends_as_one_that_was_not(comm, tmp_path_factory):
+@pytest.mark.up_to_3
+def test_a_stopped_run_ends_as_one_that_was_not(comm, city, tmp_path_factory):
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     whole = train(city, folder / "whole", comm)
     text = f"data:\n  path: {city}\nrun:\n  name: small\n  folder: {folder / 'cut'}\n"
     settings = config.parse(text, "test", SHORT)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from runs import (
     assert_same, last_checkpoint, shared_folder, small_city, state_of, stop_half_way, train,
+    train_on_root,
 )
 from splaxel_mpi.checkpoint.resume import load
 from splaxel_mpi.errors import UserError
@@ -16,6 +17,8 @@ from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.scene.ply import read_ply
 
 pytestmark = pytest.mark.timeout(300)
+EXACT = ["backend.precision=float64", "render.stop=0", "train.images=32",
+         "saturation.enabled=false"]
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +134,10 @@ def test_resume_with_other_data_says_so(finished, tmp_path, alone):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_resume_and_repeat(comm, tmp_path_factory):
+@pytest.mark.up_to_3
+def test_ranks_resume_and_repeat(comm, city, tmp_path_factory):
     """On this rank count: equal runs are equal, and stop + resume is the unbroken run."""
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
     first = train(city, folder / "first", comm)
     second = train(city, folder / "second", comm)
     assert_same(last_checkpoint(first), last_checkpoint(second))
@@ -146,26 +149,28 @@ def test_ranks_resume_and_repeat(comm, tmp_path_factory):
     assert_same(last_checkpoint(first), last_checkpoint(folder / "resumed" / "small"))
 
 
+@pytest.fixture(scope="module")
+def path_of_one(city, tmp_path_factory):
+    """Folder of the run of one rank that all ranks follow."""
+    from mpi4py import MPI
+
+    folder = shared_folder(MPI.COMM_WORLD, tmp_path_factory)
+    return train_on_root(city, folder, MPI.COMM_WORLD, *EXACT)
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
     "option",
     ["partition.cells=0", "partition.cells=1", "partition.cells=5", "exchange.strategy=owner"],
     ids=["one a rank", "ranks without", "several", "owner"],
 )
-def test_ranks_follow_the_path_of_one(comm, tmp_path_factory, option):
+def test_ranks_follow_the_path_of_one(comm, city, path_of_one, tmp_path_factory, option):
     """Trained in float64 without stopping, densification included, P ranks make the scene of
     one rank: the same ids, and parameters that differ by summation order alone (1e-13
     measured)."""
-    from mpi4py import MPI
-
     folder = shared_folder(comm, tmp_path_factory)
-    city = small_city(folder / "city", comm)
-    exact = ["backend.precision=float64", "render.stop=0", "train.images=32",
-             "saturation.enabled=false"]
-    many = train(city, folder / "many", comm, *exact, option)
-    single = folder / f"single{comm.rank}"
-    one = train(city, single, MPI.COMM_SELF, *exact)
-    found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(one))
+    many = train(city, folder, comm, *EXACT, option)
+    found, expected = state_of(last_checkpoint(many)), state_of(last_checkpoint(path_of_one))
     np.testing.assert_array_equal(found["gaussians/ids"], expected["gaussians/ids"])
     for name in ("means", "scales", "quats", "opacities", "sh0", "shN"):
         a, b = found[f"gaussians/{name}"], expected[f"gaussians/{name}"]

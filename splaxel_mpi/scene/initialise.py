@@ -2,7 +2,6 @@
 (Kerbl et al. 2023)."""
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from splaxel_mpi.scene.gaussians import Gaussians
 
@@ -29,6 +28,9 @@ def neighbour_distances(positions, workers=1):
     others = min(NEIGHBOURS, len(positions) - 1)
     if others < 1:
         return np.zeros(len(positions))
+    # half a second that only the rank with the points need spend
+    from scipy.spatial import cKDTree
+
     # the first of the k nearest is at distance 0: the point itself or one that coincides
     nearest = list(range(2, others + 2))
     distances, _ = cKDTree(positions).query(positions, k=nearest, workers=workers)

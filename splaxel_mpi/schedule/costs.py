@@ -1,7 +1,6 @@
 """Fits the cost of a pixel against that of a Gaussian to the times of a run."""
 
 import numpy as np
-from scipy.optimize import nnls
 
 KIND = "schedule"  # under which an exchange counts the traffic
 STEPS = 32  # of all ranks together: fewer leave the fit to noise
@@ -34,6 +33,8 @@ def ratio(products, otherwise):
     seconds). ``otherwise`` where steps are few or much alike, or a cost comes out as zero."""
     if products[2, 2] < STEPS:
         return otherwise
+    from scipy.optimize import nnls  # slow to import, and most runs do not measure costs
+
     scale = np.sqrt(np.maximum(np.diag(products), 1e-300))
     scaled = products / np.outer(scale, scale)
     # least squares from the products alone: with M = L L^T, |L^T x - y| is the same problem

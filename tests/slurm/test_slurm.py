@@ -21,6 +21,7 @@ ENDS = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 missing = [name for name in NEEDED if not shutil.which(name)]
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.skipif(LAUNCHED, reason="starts ranks itself"),
     pytest.mark.skipif(bool(missing), reason="no SLURM here (Debian: apt-get install slurmctld "
