@@ -137,7 +137,8 @@ def test_prediction():
 
 
 SCALING = dict(gaussians=(30_000,), per_rank=10_000, side=150.0, kinds=("aerial",), count=4,
-               size=(96, 64), bandwidth=1.0, latency=100.0)
+               size=(96, 64), bandwidth=1.0, latency=100.0, limit=None, transports=(),
+               variants=("ours", "paper", "gaussian"))
 
 
 @pytest.mark.mpi(min_size=2)

@@ -14,10 +14,12 @@ import numpy as np
 from ...arrays import release
 from ...config import parse
 from ...data.base import View
-from ...data.gaussian_city import cameras, gaussians
+from ...data.gaussian_city import ROWS, cameras, gaussians
+from ...mpi.transport import make_exchange
 from ...partition.content import ContentBoxes
 from ...partition.deal import Dealt
 from ...partition.kdtree import build
+from ...partition.migrate import regroup
 from ...scene.rows import Rows
 from ...schedule import figures, make_scheduler
 from ...schedule.predictor import WorkPredictor, observed
@@ -27,6 +29,7 @@ from ...train.optimizer import Optimizer
 from ...train.shares import NAMES, WORDS, Waiting, shares
 from ...train.state import State
 from ...train.step import make_steps
+from ...train.warm_up import warm_up
 from ...train.world import make_world
 from .counting import NEAR
 from .whole_images import WholeImages
@@ -37,6 +40,8 @@ DEGREE = 3
 GREY = 99  # of the photographs: far from what is drawn, so that every pixel has a gradient
 SHARES = tuple(name for name in NAMES if name != "apart")  # of the time of an epoch
 SHARE_WORDS = tuple(WORDS.get(name, name) for name in SHARES)
+PIECE = 64 * ROWS  # Gaussians that the host makes at a time for a device: 1 GB
+NO_SPARE = 1  # limit of a rank's rows beyond those that it has to hold
 STILL = [f"train.rates.{name}=0" for name in
          ("position", "scale", "rotation", "opacity", "sh0", "shN")]
 BASE = [*STILL, "data.path=city", "densify.method=none", f"render.near={NEAR}"]
@@ -75,6 +80,13 @@ def make_config(overrides, variant, ranks):
     return parse("", "bench", [*BASE, *shape, *overrides, *variant.settings])
 
 
+def bring_kernels(config, comm):
+    """Compile or load the kernels on every rank's GPU, if it has one. Collective."""
+    world = make_world(config, comm)
+    warm_up(config, world, job.make_renderer)
+    world.node.Free()
+
+
 class Site:
     """A city of Gaussians on the ranks of a communicator.
 
@@ -88,11 +100,16 @@ class Site:
         budget = make_budget(config.backend.memory, world, 0, config.mpi.share_gpu)
         start, stop = (count * (comm.rank + k) // ranks for k in (0, 1))
         budget.check(world.exchange, stop - start)
-        share = gaussians(count, side, 0, 0, start, stop, world.backend.threads)
-        rows = Rows(share.columns())
-        del share
-        rows.map(world.backend.to_device)  # moments are made there
-        self.state, self.tree = State(rows), None
+        rows = city_rows(count, side, start, stop, world.backend)
+        # a quarter of what moves later: moments are made in the cells
+        self.tree = build(rows["means"], None, ranks, world.exchange)
+        offsets = regroup(rows, self.tree, world.exchange, NO_SPARE)
+        self.state = State(rows, offsets, budget)
+
+    def connect(self, transport):
+        """Let what is exchanged from now on travel by a transport, a name of mpi.transport.
+        Collective. Raises UserError where it cannot work here."""
+        self.world.exchange = make_exchange(transport, self.world.backend, self.world.comm)
 
     def cut(self, cells):
         """A tree of so many cells, after which the Gaussians lie in them. Collective."""
@@ -102,9 +119,9 @@ class Site:
 
     def place(self, dealt):
         """Bring every Gaussian where a variant wants it. Collective."""
-        if not dealt and (self.tree is None or self.tree.dealt):
+        if not dealt and (self.tree.dealt or self.tree.cells != self.world.ranks):
             self.cut(self.world.ranks)
-        elif dealt and not (self.tree is not None and self.tree.dealt):
+        elif dealt and not self.tree.dealt:
             self.tree = Dealt.single()
             self.state.migrate(self.tree, self.world.exchange)
 
@@ -118,6 +135,22 @@ class Site:
         self.world.node.Free()
         self.state = None
         release(self.world.backend.xp)
+
+
+def city_rows(count, side, start, stop, backend):
+    """Rows start to stop of a city of Gaussians where the backend computes: scene.rows.Rows of
+    parameters and ids. Of a device's rows the host holds PIECE at a time."""
+    arrays = {}
+    for low in range(start, max(stop, start + 1), PIECE):
+        high = min(low + PIECE, stop)
+        piece = gaussians(count, side, 0, 0, low, high, backend.threads).columns()
+        for name, array in piece.items():
+            if name not in arrays:
+                shape = stop - start, *array.shape[1:]
+                arrays[name] = backend.zeros(shape, array.dtype)
+            if name != "shN":  # zeros; on the host pages that nobody touches take no memory
+                arrays[name][low - start : high - start] = backend.to_device(array)
+    return Rows(arrays)
 
 
 class CityRun:

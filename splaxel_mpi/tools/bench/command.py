@@ -7,7 +7,7 @@ import itertools
 import click
 
 from ...errors import UserError
-from . import paper
+from . import paper, scaling_command
 from .options import (
     KINDS,
     Count,
@@ -24,7 +24,7 @@ def bench():
     """Measure parts on this machine, and reproduce the tables of the paper at any scale."""
 
 
-for one in paper.COMMANDS:
+for one in (*paper.COMMANDS, *scaling_command.COMMANDS):
     bench.add_command(one)
 
 

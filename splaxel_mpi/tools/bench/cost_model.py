@@ -3,11 +3,12 @@
 A rank's time on a step is fitted to measured ones, then the largest of the ranks counts wherever
 they wait for one another:
 
-    t = a G + b P + c N + d V,    a, b, c, d >= 0
+    t = a G + b P + c N + d V + e V (several ranks),    a, b, c, d, e >= 0
 
 G: Gaussians that it draws, P: pixels of the tiles it draws in, N: Gaussians that it stores, once
-for every view (all are projected), V: views. Messages add bytes over a bandwidth and a latency
-each; nothing is taken to be hidden behind computing.
+for every view (all are projected), V: views; e is what ranks that exchange have to do for a view
+and one that is alone has not. Messages add bytes over a bandwidth and a latency each; nothing is
+taken to be hidden behind computing.
 """
 
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ import numpy as np
 from ...scene.camera import TILE
 from ...schedule import figures, make_scheduler
 from ...schedule.base import Predictor
+from ...schedule.predictor import PIXEL_COST
 from .counting import GHOST, GHOST_BACK, OCCUPIED, UNSATURATED
 
 # Collectives of a chunk: masks (2), ghosts (2), bitmaps, streams, ghosts back; the owner of a tile
 # also returns gradients and bits and fetches strips. gaussian: strips (2), counts, splats, halo,
 # gradients.
 MESSAGES = {"overlap": 7, "owner": 10, "gaussian": 6}
+UNKNOWN = 1.0, PIXEL_COST["host"]  # what Gaussians and pixels drawn weigh where no time tells
 
 
 class Table(Predictor):
@@ -114,15 +117,22 @@ def alone(counts, gaussians):
 @dataclass
 class CostModel:
     """costs: (4,) seconds a Gaussian drawn, a pixel, a Gaussian stored, a view; bandwidth: bytes
-    a second of a rank; latency: seconds of a message."""
+    a second of a rank; latency: seconds of a message; joint: seconds that a view takes besides
+    where there are several ranks."""
 
     costs: np.ndarray
     bandwidth: float
     latency: float
+    joint: float = 0.0
 
     @staticmethod
     def fit(measured, loads, bandwidth, latency):
-        """From some city_run.Measured of a variant and the Load of each."""
+        """From some city_run.Measured of a variant and the Load of each.
+
+        Cities of two sizes on one count of ranks tell c from d. Where there is but one city, one
+        rank and several are told apart by c alone, with e = 0; where all loads store as many
+        Gaussians on a rank, c = 0, and all of it is taken for d, which more ranks do not lower.
+        """
         from scipy.optimize import nnls
 
         rows, times = [], []
@@ -130,27 +140,35 @@ class CostModel:
             # an epoch in which nobody waits for the device after each step is faster
             pace, start = found.seconds / found.watched, 0
             for seconds, size in zip(found.compute, found.batches):
-                rows.append(load.features(found.shown[start : start + size]))
+                features = load.features(found.shown[start : start + size])
+                rows.append(np.column_stack([features, features[:, 3] * (load.ranks > 1)]))
                 times.append(pace * seconds)
                 start += size
         rows, times = np.concatenate(rows), np.concatenate(times)
+        sizes = [{load.stored for load in loads if (load.ranks > 1) == several}
+                 for several in (False, True)]
+        if max(map(len, sizes)) < 2:
+            rows[:, 4 if all(sizes) else 2] = 0
         scale = np.maximum(rows.max(0), 1e-300)
-        costs, _ = nnls(rows / scale, times)
-        return CostModel(costs / scale, bandwidth, latency)
+        costs = nnls(rows / scale, times)[0] / scale
+        return CostModel(costs[:4], bandwidth, latency, float(costs[4]))
 
     def predict(self, load, settings, batch=None):
         """Figures of an epoch. load: Load; settings: Config of the variant; batch: views of a
         step, None: one for each rank."""
         ranks = load.ranks
         batch = batch or ranks
-        work = load.gaussians * self.costs[0] + load.pixels * self.costs[1]
+        weights = self.costs if self.costs[:2].any() else UNKNOWN  # where nothing was fitted
+        work = load.gaussians * weights[0] + load.pixels * weights[1]
         order = settings.train.order
         views, waits = run_epoch(order, work, batch, min(settings.train.chunk, batch))
         computing = moving = 0.0
         for start, size in zip(np.cumsum(waits) - waits, waits):
             group = views[start : start + size]
             computing += float((load.features(group) @ self.costs).max())
-            moving += self._exchange(load.bytes[group], settings, size) if ranks > 1 else 0.0
+            if ranks > 1:
+                computing += self.joint * size
+                moving += self._exchange(load.bytes[group], settings, size)
         seconds, count = computing + moving, len(views)
         return dict(
             ranks=ranks, views=count, images_per_second=count / seconds,

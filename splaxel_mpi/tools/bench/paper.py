@@ -2,9 +2,7 @@
 
 import click
 
-from ...errors import UserError
 from .options import (
-    Count,
     check_report,
     city_options,
     compare_trainings,
@@ -88,59 +86,6 @@ def ablation(context, overrides, report, **settings):
 
 
 @click.command()
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@city_options(("100k",), 300.0, 8, "320x180")
-@click.option("--per-rank", type=Count(), help="Gaussians of each rank: weak scaling, too, in "
-              "cities that grow with the ranks from --side on.")
-@click.option("--ranks", type=click.IntRange(1, 4096), multiple=True,
-              help="Ranks to measure on, at most those at hand; give it again for another "
-              "number. Default: 1, 2, 4, ... and all.")
-@click.option("--model", type=click.IntRange(1, 4096), multiple=True,
-              help="Ranks to model besides; give it again for another number. Default: twice and "
-              "four times those at hand.")
-@click.option("--bandwidth", type=click.FloatRange(0, min_open=True), default=25.0,
-              help="GB/s of a rank, for the model (25: PCIe 4 x16 or a network of 200 Gb/s).")
-@click.option("--latency", type=click.FloatRange(0), default=50.0,
-              help="Microseconds of a message, for the model.")
-@report_option
-@click.pass_context
-def scaling(context, overrides, report, ranks, model, **settings):
-    """Images a second against ranks (figures 19, 20), measured and modelled.
-
-    On a city of Gaussians: ours (balanced, exact), the paper's settings (overlap, filter,
-    conflict-free) and the exchange of Gaussians, on 1, 2, 4, ... of the ranks at hand. KEY=VALUE
-    changes a setting for all of them (mpi.transport=staged: through host memory, in place of links
-    between GPUs). Parameters stay as they are; a batch has as many views as ranks.
-
-    For more ranks the time of each rank is modelled from what its cell draws and sends, counted
-    exactly; rows say which they are, and measured ones what the model says of them.
-
-    \b
-    Examples:
-      mpirun -n 4 splaxel-mpi bench scaling
-      mpirun -n 8 splaxel-mpi bench scaling --gaussians 10M --gaussians 40M --per-rank 15M \\
-        --side 1600 --count 64 --size 1920x1080 --bandwidth 200 --json scaling.json
-    """
-    from ... import log
-    from ...mpi import device, world
-    from . import scaling as tool
-    from .base import write_report
-
-    device.bind_early()
-    comm = world.init()
-    log.setup(None, comm.rank, comm.size)
-    check_report(report, comm)
-    settings["ranks"] = sorted(set(ranks)) or tool.counts_up_to(comm.size)
-    settings["model"] = sorted(set(model)) or [2 * comm.size, 4 * comm.size]
-    if settings["ranks"][-1] > comm.size:
-        raise UserError(f"bench scaling: --ranks {settings['ranks'][-1]} of {comm.size} at hand: "
-                        "start more with mpirun -n, or put it into --model")
-    rows = tool.run(settings, overrides, comm, click.echo)
-    if report and comm.rank == 0:
-        write_report(report, dict(context.params, **settings), rows, processes=comm.size)
-
-
-@click.command()
 @training_arguments
 @click.option("--threshold", type=click.FloatRange(0, 0.1, min_open=True), multiple=True,
               default=(1e-4, 1e-3, 1e-2, 1e-1), help="saturation.threshold; give it again for "
@@ -204,4 +149,4 @@ def quality(config, overrides, report, seeds):
     compare_trainings(config, overrides, report, tool.run, seeds=seeds)
 
 
-COMMANDS = (traffic, ablation, threshold, batch, scaling, quality)
+COMMANDS = (traffic, ablation, threshold, batch, quality)

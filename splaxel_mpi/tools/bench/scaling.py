@@ -6,74 +6,261 @@ from dataclasses import dataclass, field
 
 from ...errors import UserError
 from ...mpi.world import on_root
-from .base import table
+from . import links
 from .city_run import (
     CONSOLIDATION,
     GAUSSIAN,
     OURS,
-    SHARE_WORDS,
-    SHARES,
     CityRun,
     Site,
     Variant,
+    bring_kernels,
     make_config,
 )
-from .cost_model import CostModel, alone, load_of
 from .counting import Counter
+from .scaling_model import BASE_RANKS, predict
+from .scaling_table import report
 
 PAPER = Variant("paper", CONSOLIDATION.settings)
-VARIANTS = (OURS, PAPER, GAUSSIAN)
-BASE_RANKS = 2  # the model is calibrated on counts up to this
-HEADER = ("scaling", "views", "Gaussians", "variant", "ranks", "from", "images/s", "x one rank",
-          *SHARE_WORDS, "MB a view", "U", "balance", "modelled images/s")
+VARIANTS = {variant.name: variant for variant in (OURS, PAPER, GAUSSIAN)}
+LEFT = "not run"  # source of a row without figures, which has a reason
 
 
 @dataclass
 class Study:
-    """The rows of one city and one kind of scaling, and what its model is made of."""
+    """What is known of one kind of scaling: rows, and what its model is made of."""
 
-    scaling: str
+    scaling: str  # "strong", "weak"
+    gaussians: int  # of the city; weak: of a rank
+    side: float  # metres; weak: of the city of one rank
     rows: list = field(default_factory=list)
-    measured: dict = field(default_factory=dict)  # (kind, variant, ranks) -> Measured
+    # (kind, variant, transport, ranks) -> Measured; one rank has transport None
+    measured: dict = field(default_factory=dict)
+    counts: dict = field(default_factory=dict)  # ranks -> {kind: list of ViewCount}
+    links: dict = field(default_factory=dict)  # (transport, ranks) -> Link
+
+    def city(self, ranks):
+        """(Gaussians, side) of the city on so many ranks; weak: larger ones of one density."""
+        if self.scaling == "strong":
+            return self.gaussians, self.side
+        return self.gaussians * ranks, self.side * ranks**0.5
+
+    def row(self, ranks, source, **more):
+        """A new row."""
+        count, side = self.city(ranks)
+        self.rows.append(dict(scaling=self.scaling, gaussians=count, side=side, ranks=ranks,
+                              source=source, **more))
+        return self.rows[-1]
 
 
-def run(settings, overrides, comm, tell):
+class Clock:
+    """Time that a run may take. limit: seconds, None for no end."""
+
+    def __init__(self, limit):
+        self.limit, self.end = limit, time.monotonic() + (limit or float("inf"))
+
+    def part(self, parts):
+        """End of the first of so many equal parts of what is left."""
+        now = time.monotonic()
+        return now + (self.end - now) / parts
+
+    @staticmethod
+    def over(comm, end):
+        """Whether a moment has passed, as the first rank of comm sees it. Collective."""
+        return comm.bcast(time.monotonic() >= end)
+
+
+class Scaling:
+    """A run of the command. settings, overrides, comm: as for ``run``; save: function of the
+    rows so far, called on rank 0 whenever there are more."""
+
+    def __init__(self, settings, overrides, comm, save):
+        self.settings, self.overrides, self.comm, self.save = settings, overrides, comm, save
+        self.variants = [variant for name, variant in VARIANTS.items()
+                         if name in settings["variants"]]
+        for variant in self.variants:
+            self.config(variant, comm.size)  # a mistake is none of a count of ranks
+        bring_kernels(self.config(OURS, comm.size), comm)
+        self.clock = Clock(settings["limit"])
+        self.studies = [Study("strong", count, settings["side"])
+                        for count in settings["gaussians"]]
+        if settings["per_rank"]:
+            self.studies.append(Study("weak", settings["per_rank"], settings["side"]))
+
+    @property
+    def rows(self):
+        """Rows of all studies."""
+        return [row for study in self.studies for row in study.rows]
+
+    @property
+    def late(self):
+        """Reason of a row for which there was no time."""
+        return f"no time was left (--limit {self.settings['limit']:g})"
+
+    def config(self, variant, ranks):
+        """Config of a variant on so many ranks."""
+        # what always works makes the city; --transport comes later, one after the other
+        first = ["mpi.transport=staged"] if self.settings["transports"] else []
+        return make_config([*first, *self.overrides], variant, ranks)
+
+    def measure(self):
+        """Every count of ranks of every study. Each has an equal part of the time that is left:
+        beyond it, nothing but the first transport is measured."""
+        counts = self.settings["ranks"]  # first those that calibrate, and the largest
+        counts = sorted(counts, key=lambda n: (BASE_RANKS < n < max(counts), n))
+        todo = [(study, ranks) for study in self.studies for ranks in counts]
+        for done, (study, ranks) in enumerate(todo):
+            end = self.clock.part(len(todo) - done + len(self.studies))  # models take as much
+            if self.clock.over(self.comm, self.clock.end):
+                study.row(ranks, LEFT, reason=self.late)
+            else:
+                self._measure(study, ranks, end)
+
+    def _measure(self, study, ranks, end):
+        """Rows of all variants and views on the first ranks of comm; the others sleep."""
+        group = self.comm.Split(int(self.comm.rank >= ranks), self.comm.rank)
+        if self.comm.rank < ranks:
+            try:
+                self._measure_on(group, study, ranks, end)
+            except MemoryError as error:
+                if ranks > 1:  # the others are in a collective
+                    raise
+                study.row(ranks, LEFT, reason=f"out of memory: {error}")
+        wait(self.comm)
+        group.Free()
+        self._saved()
+
+    def _measure_on(self, group, study, ranks, end):
+        try:
+            site = Site(self.config(OURS, ranks), group, *study.city(ranks))
+        except UserError as error:
+            study.row(ranks, LEFT, reason=str(error))
+            return
+        self._measure_site(study, site, ranks, end)
+        site.close()
+
+    def _views(self, site, kind):
+        return site.views(kind, self.settings["count"], self.settings["size"])
+
+    def _measure_site(self, study, site, ranks, end):
+        several = self.settings["transports"] if ranks > 1 else ()
+        for place, transport in enumerate(several or (None,)):
+            until = end if place else self.clock.end
+            if transport:
+                try:
+                    site.connect(transport)
+                except UserError as error:
+                    study.row(ranks, LEFT, reason=str(error), transport=transport)
+                    continue
+            if ranks > 1:
+                found = links.measure(site.world.exchange, site.world.backend)
+                study.links[site.world.exchange.name, ranks] = found
+            for variant in self.variants:  # in the order that moves Gaussians once
+                for kind in self.settings["kinds"]:
+                    self._measure_one(study, site, variant, kind, until)
+
+    def _measure_one(self, study, site, variant, kind, until):
+        """A row of one variant and one kind of views."""
+        ranks, name = site.world.ranks, site.world.exchange.name
+        what = dict(kind=kind, variant=variant.name, transport=name)
+        if self.clock.over(site.world.comm, until):
+            study.row(ranks, LEFT, reason=self.late, **what)
+            return
+        run = CityRun(site, self.config(variant, ranks), variant, self._views(site, kind))
+        found = run.measure()
+        study.measured[kind, variant.name, name if ranks > 1 else None, ranks] = found
+        row = study.row(ranks, "measured", backend=site.world.backend.name, **what)
+        row.update(found.row())
+        if ranks > 1:
+            row["link"] = vars(study.links[name, ranks])
+        self._saved()
+
+    def _saved(self):
+        if self.comm.rank == 0:
+            self.save(self.rows)
+
+    def model(self):
+        """Predict what was measured, and, of strong scaling, counts that were not."""
+        for study in self.studies:
+            self._count(study)
+        if self.comm.rank == 0:
+            for study in self.studies:
+                self._predict(study)
+            self._saved()
+
+    def _count(self, study):
+        """Find what the views make ranks draw and send, with a cell for each, by all processes:
+        after all that is measured, which is worth more."""
+        measured = self.comm.bcast(sorted({ranks for *_, ranks in study.measured}))
+        wanted = {*measured}
+        if study.scaling == "strong" and measured:
+            wanted |= {ranks for ranks in self.settings["model"] if ranks > measured[0]}
+            wanted |= {ranks for ranks in self.settings["ranks"] if ranks > measured[0]}
+        site, found = None, {}
+        for ranks in sorted(wanted):
+            city, cells = study.city(ranks), max(2, ranks)
+            if (city, cells) not in found:
+                if self.clock.over(self.comm, self.clock.end):
+                    if ranks not in measured:
+                        study.row(ranks, LEFT, reason=self.late)
+                    continue
+                if site and site.count != city[0]:
+                    site = site.close()
+                site = site or Site(self.config(OURS, self.comm.size), self.comm, *city)
+                found[city, cells] = self._counted(site, cells)
+            study.counts[ranks] = found[city, cells]
+        if site:
+            site.close()
+
+    def _counted(self, site, cells):
+        """{kind: list of ViewCount} of a site in so many cells."""
+        tree = site.cut(cells)
+        counter = Counter(site.state, tree, site.world.backend, site.world.exchange)
+        return {kind: [counter.count(view.camera) for view in self._views(site, kind)]
+                for kind in self.settings["kinds"]}
+
+    def _predict(self, study):
+        """Fill "modelled" of measured rows, and add rows of counts that were not measured."""
+        pool = [one for one in self.studies if one.scaling == "strong" and one is not study]
+        for kind in self.settings["kinds"]:
+            for variant in self.variants:
+                for found in predict(study, pool, kind, variant.name, self.settings,
+                                     lambda n, one=variant: self.config(one, n)):
+                    self._place(study, found, kind=kind, variant=variant.name)
+
+    @staticmethod
+    def _place(study, found, **what):
+        """Put a prediction into the row of what it predicts, or into a new one. found:
+        scaling_model.Prediction."""
+        figures, ranks = found.figures, found.figures["ranks"]
+        transports = (None, found.transport) if ranks > 1 else (None,)
+        for row in study.rows:
+            same = row["ranks"] == ranks and row["source"] == "measured"
+            if same and all(row[name] == value for name, value in what.items()):
+                if ranks == 1 or row["transport"] in transports:
+                    row["modelled"] = figures
+                    return
+        if ranks > 1:
+            more = dict(what, transport=found.transport, link=vars(found.link),
+                        costs=found.costs)
+            study.row(ranks, "modelled", **more).update(figures)
+
+
+def run(settings, overrides, comm, tell, save=lambda rows: None):
     """Measure and model every count of ranks, and print a table. Collective.
 
     settings: dict of gaussians (counts of strong scaling), per_rank (Gaussians a rank of weak
     scaling, or None), side, kinds, count, size, ranks (counts to measure), model (counts to
-    model), bandwidth (GB/s), latency (microseconds); overrides: "section.key=value" for all
-    variants; comm: of the ranks; tell: prints a line. Returns the list of a dict for each row, on
-    rank 0.
+    model), variants (names), transports (names; none: as the settings say), bandwidth (GB/s) and
+    latency (microseconds; None: measured), limit (seconds after which nothing begins, or None);
+    overrides: "section.key=value" for all variants; comm: of the ranks; tell: prints a line;
+    save: see Scaling. Returns the list of a dict for each row, on rank 0.
     """
-    for variant in VARIANTS:
-        make_config(overrides, variant, comm.size)  # a mistake is none of a count of ranks
-    rows = []
-    for count in settings["gaussians"]:
-        study = Study("strong")
-        for ranks in settings["ranks"]:
-            _measure(study, settings, overrides, comm, ranks, count, settings["side"])
-        _model(study, settings, overrides, comm, count)
-        rows += study.rows
-    if settings["per_rank"]:
-        study = Study("weak")
-        for ranks in settings["ranks"]:
-            # the same density: a larger city
-            side = settings["side"] * ranks**0.5
-            _measure(study, settings, overrides, comm, ranks, ranks * settings["per_rank"], side)
-        rows += study.rows
-    on_root(comm, _check_some_ran, rows)
-    if comm.rank == 0:
-        _compare(rows)
-        for line in table(map(_cells, rows), HEADER):
-            tell(line)
-        tell(f"\nmodelled: {settings['bandwidth']:g} GB/s a rank, {settings['latency']:g} us a "
-             f"message, nothing hidden; calibrated on up to {BASE_RANKS} ranks, or the fewest on "
-             "which the city fits. Parameters stay as they are.")
-        for row in rows:
-            if row["source"] == "not run":
-                tell(f"{row['gaussians']:,} Gaussians on {row['ranks']} ranks: {row['reason']}")
-    return rows
+    bench = Scaling(settings, overrides, comm, save)
+    bench.measure()
+    on_root(comm, _check_some_ran, bench.rows)
+    bench.model()
+    return report(bench.rows, tell) if comm.rank == 0 else bench.rows
 
 
 def _check_some_ran(rows):
@@ -87,136 +274,8 @@ def counts_up_to(ranks):
     return sorted({1 << k for k in range(ranks.bit_length())} | {ranks})
 
 
-def _measure(study, settings, overrides, comm, ranks, count, side):
-    """Rows of all variants and views on the first ranks of comm; the others sleep."""
-    group = comm.Split(int(comm.rank >= ranks), comm.rank)
-    if comm.rank < ranks:
-        site = None
-        try:
-            site = Site(make_config(overrides, OURS, ranks), group, count, side)
-        except UserError as error:
-            study.rows.append(dict(scaling=study.scaling, gaussians=count, side=side,
-                                   ranks=ranks, source="not run", reason=str(error)))
-        if site:
-            _measure_site(study, settings, overrides, site, ranks)
-            site.close()
-    _wait(comm)
-    group.Free()
-
-
-def _measure_site(study, settings, overrides, site, ranks):
-    for variant in VARIANTS:  # in the order that moves Gaussians once
-        config = make_config(overrides, variant, ranks)
-        for kind in settings["kinds"]:
-            views = site.views(kind, settings["count"], settings["size"])
-            found = CityRun(site, config, variant, views).measure()
-            study.measured[kind, variant.name, ranks] = found
-            study.rows.append(dict(
-                scaling=study.scaling, kind=kind, gaussians=site.count, side=site.side,
-                source="measured", backend=site.world.backend.name,
-                transport=site.world.exchange.name, **found.row(),
-            ))
-
-
-def _wait(comm):
+def wait(comm):
     """A barrier that leaves the cores to those who still work."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(0.02)
-
-
-def _model(study, settings, overrides, comm, count):
-    """Predict every count of strong scaling on which the city fits, and add rows for those that
-    were not measured."""
-    done = comm.bcast(sorted({ranks for _, _, ranks in study.measured}))
-    if not done:
-        return
-    wanted = sorted(ranks for ranks in {*settings["ranks"], *settings["model"]}
-                    if ranks >= done[0])
-    counts = _count(settings, overrides, comm, count, wanted)
-    if comm.rank:
-        return
-    base = [ranks for ranks in done if ranks <= BASE_RANKS] or done[:1]
-    for kind in settings["kinds"]:
-        for variant in VARIANTS:
-            _model_variant(study, settings, overrides, counts[kind], (kind, variant), base, wanted)
-
-
-def _model_variant(study, settings, overrides, counts, which, base, wanted):
-    """Predictions of one variant and kind of views. counts: {ranks: list of ViewCount}; base:
-    numbers of ranks to calibrate on; wanted: those to predict."""
-    kind, variant = which
-    total = study.rows[0]["gaussians"]
-
-    def load(ranks):
-        if ranks == 1:
-            return alone(next(iter(counts.values())), total)
-        return load_of(counts[ranks], make_config(overrides, variant, ranks), total)
-
-    found = [study.measured[kind, variant.name, ranks] for ranks in base]
-    model = CostModel.fit(found, [load(ranks) for ranks in base], 1e9 * settings["bandwidth"],
-                          1e-6 * settings["latency"])
-    measured = {row["ranks"]: row for row in study.rows
-                if (row.get("kind"), row.get("variant")) == (kind, variant.name)}
-    for ranks in wanted:
-        predicted = model.predict(load(ranks), make_config(overrides, variant, ranks))
-        if ranks in measured:
-            measured[ranks]["modelled"] = predicted
-            continue
-        row = dict(scaling=study.scaling, kind=kind, gaussians=total, side=settings["side"],
-                   variant=variant.name, source="modelled", **predicted)
-        study.rows.append(dict(row, costs=model.costs.tolist()))
-
-
-def _count(settings, overrides, comm, count, wanted):
-    """{kind: {ranks: list of ViewCount}} for ranks of two and more, by all processes."""
-    site = Site(make_config(overrides, OURS, comm.size), comm, count, settings["side"])
-    out = {kind: {} for kind in settings["kinds"]}
-    for ranks in [ranks for ranks in wanted if ranks > 1] or [2]:
-        tree = site.cut(ranks)
-        counter = Counter(site.state, tree, site.world.backend, site.world.exchange)
-        for kind, found in out.items():
-            views = site.views(kind, settings["count"], settings["size"])
-            found[ranks] = [counter.count(view.camera) for view in views]
-        del counter
-    site.close()
-    return out
-
-
-def _compare(rows):
-    """Fill speed-ups over one rank, of measured rows over measured ones; sort the rows."""
-    one = {_series(row): row["images_per_second"] for row in rows
-           if row["source"] == "measured" and row["ranks"] == 1}
-    for row in rows:
-        base = one.get(_series(row))
-        if base and "images_per_second" in row:
-            row["speedup"] = row["images_per_second"] / base
-    variants = [variant.name for variant in VARIANTS]
-    rows.sort(key=lambda row: (  # those that did not run, of no variant, last
-        row["scaling"] == "weak", _series(row)[1], row.get("kind", "~"),
-        variants.index(row["variant"]) if "variant" in row else len(variants), row["ranks"],
-    ))
-
-
-def _series(row):
-    """What rows have in common that differ in ranks alone."""
-    weak = row["scaling"] == "weak"
-    return (row["scaling"], 0 if weak else row["gaussians"], row.get("kind", ""),
-            row.get("variant", ""))
-
-
-def _cells(row):
-    """A row of the table."""
-    first = (row["scaling"], row.get("kind", "-"), f"{row['gaussians']:,}",
-             row.get("variant", "-"), row["ranks"], row["source"])
-    if row["source"] == "not run":
-        return (*first, *["-"] * (len(HEADER) - len(first)))
-    shares = dict(row.get("shares", {}), **{name: row[name] for name in SHARES if name in row})
-    guess = row.get("modelled", {}).get("images_per_second")
-    return (
-        *first, f"{row['images_per_second']:.2f}",
-        f"{row['speedup']:.2f}" if "speedup" in row else "-",
-        *(f"{shares[name]:.0%}" if name in shares else "-" for name in SHARES),
-        f"{row['total_bytes'] / 1e6:.3f}", f"{row['active']:.2f}", f"{row['balance']:.2f}",
-        f"{guess:.2f} ({guess / row['images_per_second'] - 1:+.0%})" if guess else "-",
-    )
