@@ -182,7 +182,8 @@ def test_fit_finds_the_fewest_ranks(comm):
     ]
     assert "rank 0 would hold 20000 of 20000" in rows[0]["result"]
     for one in rows[1:]:
-        assert one["result"] == "fits" and one["rows"] == one["budget"] == 965
+        assert one["result"] == "fits" and one["budget"] == 965
+        assert one["rows"] == pytest.approx(965, rel=1e-3)  # cells differ by a row or two
         assert one["peak"] > one["rows"] and min(one["milliseconds"].values()) > 0
     if comm.rank == 0:
         assert len(lines) == 4 + 5 and lines[4].startswith("Gaussians")
@@ -228,7 +229,7 @@ def test_dry_run(mpirun, tmp_path):
               for ranks in (1, 2)}
     assert found == wanted
     modelled = {one["ranks"] for one in report["rows"] if one["source"] == "modelled"}
-    assert modelled == {4, 8, 16}
+    assert modelled == {4, 8}
     assert all("modelled" in one for one in report["rows"] if one["source"] == "measured")
     fits = json.loads((tmp_path / "fit.json").read_text())["rows"]
     assert [one["result"] == "fits" for one in fits] == [False, False, True, True]
@@ -263,7 +264,7 @@ def test_script_on_two_gpus_of_which_a_run_fails(tmp_path):
     strong, weak, fits = (next(line for line in text.splitlines() if line.startswith(name))
                           for name in ("strong: ", "weak: ", "fit: "))
     assert "--transport cuda-aware --transport staged --transport nccl" in strong
-    assert "--model 4 --model 8 --model 16" in strong and "--per-rank 15M" in weak
+    assert "--model 4 --model 8 " in strong and "--per-rank 15M" in weak
     for line in (strong, weak, fits):
         assert "backend.name=cuda" in line and "--limit" in line
     assert text.count(f"mpirun of {prefix}") == 4 and "-n 2" in text and "--mca pml ucx" in text

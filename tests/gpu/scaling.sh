@@ -113,7 +113,7 @@ else
     done
     say "GPUs: $ranks"
 fi
-for more in 2 4 8 16; do
+for more in 2 4 8 $((2 * ranks)); do
     if [ "$more" -gt "$ranks" ]; then strong+=(--model "$more"); fi
 done
 rm -f "$OUT"/{strong,weak,fit,scaling}.json

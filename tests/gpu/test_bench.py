@@ -64,6 +64,19 @@ def test_scaling_on_one_gpu(tmp_path):
         assert row["images_per_second"] > 0 and row.get("backend", "cuda") == "cuda"
 
 
+def test_fit_on_one_gpu(tmp_path):
+    done = run("--gaussians", "200k", "--side", "200", "--count", "2", "--size", "320x180",
+               "--share", "0.01", "backend.name=cuda", "--json", tmp_path / "fit.json",
+               command="fit")
+    assert done.returncode == 0, done.stderr
+    first, most = json.loads((tmp_path / "fit.json").read_text())["rows"]
+    assert (first["result"], most["result"]) == ("fits", "fits")
+    assert first["gaussians"] == 200_000 < most["gaussians"]
+    # one rank that updates view by view stores no gradients: 965 less 59 floats and a byte
+    assert most["rows"] == pytest.approx(965 - 4 * 59 - 1, rel=1e-3)
+    assert most["peak"] > most["rows"] and most["free"] > 1e9
+
+
 def test_counts_are_those_of_the_host():
     """Bytes of a view by kind: tiles at which rounding decides are few."""
     world.init()

@@ -133,8 +133,9 @@ def _peak(memory):
 
 
 def _cells(row):
-    """A row of the table."""
-    first = f"{row['gaussians']:,}", row["ranks"], f"{row['share']:g}", row["result"]
+    """A row of the table; a reason was said when it was found."""
+    result = row["result"].split(":")[0]
+    first = f"{row['gaussians']:,}", row["ranks"], f"{row['share']:g}", result
     if "peak" not in row:
         return (*first, "-", row["budget"], *["-"] * (len(HEADER) - 6))
     return (*first, f"{row['fullest']:,}", row["budget"], f"{row['rows']:.0f}",
