@@ -3,9 +3,9 @@
     python benchmarks/modelled.py --gaussians 10e6 --side 1600
 
 Work and bytes of every rank are counted on this CPU (tools/bench/counting.py), the scheduler
-arranges the epoch, and each rank takes the times of one NVIDIA H200 that docs/performance.md has
-(tools/plan/forecast.py, COSTS). Links are those given; nothing is hidden behind computing. The
-host's part of a view, which no rank can be faster than, is given too.
+arranges the epoch, and each rank takes times fitted to steps of one NVIDIA H200 (STEPS). Links are
+those given; nothing is hidden behind computing. The host's part of a view, which no rank can be
+faster than, is given too.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import nnls
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,8 +29,18 @@ from splaxel_mpi.tools.bench.city_run import make_config  # noqa: E402
 from splaxel_mpi.tools.bench.cost_model import CostModel, alone, load_of  # noqa: E402
 from splaxel_mpi.tools.bench.counting import CellCity, Counter  # noqa: E402
 from splaxel_mpi.tools.bench.scaling import VARIANTS  # noqa: E402
-from splaxel_mpi.tools.plan.forecast import COSTS  # noqa: E402
 
+# Steps of one rank, "GPU stages" of docs/performance.md: Gaussians drawn, pixels of its tiles,
+# Gaussians stored, milliseconds a view
+STEPS = {
+    "4 M, street": (1.05e6, 1920 * 1088, 4e6, 1.820),
+    "10 M, street": (2.58e6, 1920 * 1088, 10e6, 3.285),
+    "4 M, aerial": (0.15e6, 1920 * 1088, 4e6, 0.978),
+    "10 M, aerial": (0.33e6, 1920 * 1088, 10e6, 1.107),
+    "1 M, street": (0.26e6, 1920 * 1088, 1e6, 1.045),
+    "fox": (0.12e6, 464 * 800, 0.179e6, 0.562),
+    "caliterra": (0.10e6, 800 * 608, 0.537e6, 0.520),
+}
 HEADER = ("views", "GPUs", "variant", "GB/s, us", "images/s", "x one GPU", "communication",
           "MB a view", "balance", "not above, by the host")
 
@@ -47,22 +58,37 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     world.init()
-    rows = [row for kind in ("street", "aerial") for row in modelled(given, kind)]
+    costs = fitted()
+    rows = [row for kind in ("street", "aerial") for row in modelled(given, costs, kind)]
     print("\n".join(table(rows, HEADER)))
 
 
-def modelled(given, kind):
+def fitted():
+    """Seconds of a Gaussian drawn, a pixel, a Gaussian stored and a view; says how STEPS fit."""
+    steps = np.array([(*row[:3], 1.0, 1e-3 * row[3]) for row in STEPS.values()])
+    relative = steps / steps[:, 4:]  # errors count as shares of a step
+    scale = relative[:, :4].max(0)
+    costs = nnls(relative[:, :4] / scale, relative[:, 4])[0] / scale
+    names = "a Gaussian drawn", "a pixel", "a Gaussian stored", "a view"
+    print("seconds of", ", ".join(f"{name}: {cost:.3g}" for name, cost in zip(names, costs)))
+    for name, step, guess in zip(STEPS, steps, steps[:, :4] @ costs):
+        print(f"{name}: measured {1e3 * step[4]:.3f} ms, fitted {1e3 * guess:.3f} "
+              f"({guess / step[4] - 1:+.1%})")
+    return costs
+
+
+def modelled(given, costs, kind):
     """Rows of a kind of views."""
     counts = count(given, kind)
     total = int(given.gaussians)
-    model = CostModel(np.array(COSTS), 1.0, 0.0)
+    model = CostModel(costs, 1.0, 0.0)
     one = alone(next(iter(counts.values())), total)
     base = model.predict(one, make_config([], VARIANTS["ours"], 1))["images_per_second"]
     yield (kind, 1, "ours", "-", f"{base:.0f}", "1.00", "-", "-", "-", "-")
     for name, variant in VARIANTS.items():
         for link in given.links:
             bandwidth, latency = map(float, link.split(","))
-            model = CostModel(np.array(COSTS), 1e9 * bandwidth, 1e-6 * latency)
+            model = CostModel(costs, 1e9 * bandwidth, 1e-6 * latency)
             for gpus, found in counts.items():
                 config = make_config([], variant, gpus)
                 row = model.predict(load_of(found, config, total), config)
