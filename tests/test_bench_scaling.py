@@ -18,7 +18,7 @@ from splaxel_mpi.tools.bench import cost_model, fit, links, scaling, scaling_mod
 from splaxel_mpi.tools.bench.city_run import OURS, make_config
 from splaxel_mpi.tools.bench.scaling import Study
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_2]
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "tests" / "gpu" / "scaling.sh"
 SMALL = ["backend.name=host", "backend.threads=1"]
