@@ -133,6 +133,24 @@ void touch_tiles(const Lists<T>& lists, const T* splat, int32_t item, const uint
     }
 }
 
+// Tiles that any splat of a few meets: 1, else 0. Depths of the others need not be known, and most
+// cells of many draw little of a view. Empty: all tiles, where the splats are too many to ask.
+template <class T>
+std::vector<uint8_t> met_tiles(const spx::TileGrid& grid, const T* data, int64_t n) {
+    std::vector<uint8_t> met;
+    if (n > int64_t(grid.across) * grid.down) return met;
+    met.resize(int64_t(grid.across) * grid.down);
+    for (int64_t i = 0; i < n; ++i) {
+        const spx::Footprint<T> footprint = spx::make_footprint(data + i * SPLAT_COLUMNS, grid);
+        for (int row = footprint.top; row <= footprint.bottom; ++row) {
+            int first, last;
+            if (spx::footprint_row(footprint, grid, row, first, last))
+                std::fill_n(met.begin() + row * grid.across + first, last - first + 1, 1);
+        }
+    }
+    return met;
+}
+
 // Distributes the touches, which are front to back, over the tiles.
 template <class T>
 void distribute(Lists<T>& lists, const std::vector<std::vector<Touch>>& touches) {
@@ -180,9 +198,11 @@ void build(Lists<T>& lists, const T* data, const int64_t* ids, int64_t n, const 
            const uint8_t* mask, int threads) {
     if (box) {
         lists.depths.resize(lists.cell.tiles());
+        const std::vector<uint8_t> met = met_tiles(lists.cell.grid, data, n);
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t tile = 0; tile < lists.cell.tiles(); ++tile)
-            if (!mask || mask[tile]) lists.depths[tile] = lists.cell.depths(int(tile));
+            if ((!mask || mask[tile]) && (met.empty() || met[tile]))
+                lists.depths[tile] = lists.cell.depths(int(tile));
     }
     const std::vector<int32_t> order = depth_order(data, ids, n);
     std::vector<std::vector<Touch>> touches(threads);
