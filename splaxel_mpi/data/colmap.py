@@ -35,10 +35,10 @@ class Colmap(Reader):
         points_file, points_form = _locate(folder, "points3D")
         cameras = form.read_cameras(cameras_file)
         photos = images or _image_folder(path, folder)
-        records = [
-            _record(row, number, cameras, cameras_file, images_file, photos)
-            for number, row in enumerate(images_form.read_images(images_file))
-        ]
+        rows = images_form.read_images(images_file)
+        for row in rows:
+            _check(row, cameras, cameras_file, images_file)
+        records = _records(rows, cameras, cameras_file, images_file, photos)
         return Source(records, points_form.read_points(points_file), points_file)
 
 
@@ -70,38 +70,45 @@ def _image_folder(path, folder):
     return path
 
 
-def _record(row, number, cameras, cameras_file, images_file, photos):
-    image_id, quaternion, translation, camera_id, name = row
-    where = f"{images_file}: image {image_id} ({name})"
+def _check(row, cameras, cameras_file, images_file):
+    """Refuses a row of an images file that has no name, camera or rotation."""
+    image_id, quaternion, _, camera_id, name = row
     if not name:
         raise UserError(f"{images_file}: image {image_id}: has no name")
     if camera_id not in cameras:
-        raise UserError(f"{where}: refers to camera id {camera_id}, which {cameras_file} lacks")
-    model, width, height, params = cameras[camera_id]
-    return Record(
-        name=name,
-        image_path=photos / name,
-        width=width,
-        height=height,
-        model=model,
-        params=tuple(params),
-        rotation=_rotation(quaternion, where),
-        translation=np.array(translation, np.float64),
-        where=where,
-        camera=f"{cameras_file}: camera {camera_id}",
-    )
-
-
-def _rotation(quaternion, where):
-    """Rotation matrix of a quaternion (w, x, y, z) of any length but zero."""
+        raise UserError(f"{_where(row, images_file)}: refers to camera id {camera_id}, which "
+                        f"{cameras_file} lacks")
     length = math.hypot(*quaternion)
     if not math.isfinite(length) or length == 0:
-        raise UserError(f"{where}: its rotation {list(quaternion)} is no quaternion")
-    w, x, y, z = np.asarray(quaternion) / length
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
+        raise UserError(f"{_where(row, images_file)}: its rotation {list(quaternion)} is no "
+                        "quaternion")
+
+
+def _where(row, images_file):
+    return f"{images_file}: image {row[0]} ({row[4]})"
+
+
+def _records(rows, cameras, cameras_file, images_file, photos):
+    """A Record of each row of an images file. Poses share two tables: a survey has hundreds of
+    thousands."""
+    rotations = _rotations([row[1] for row in rows])
+    translations = np.array([row[2] for row in rows], np.float64).reshape(-1, 3)
+    known = {number: (model, width, height, tuple(params), f"{cameras_file}: camera {number}")
+             for number, (model, width, height, params) in cameras.items()}
+    out = []
+    for row, rotation, translation in zip(rows, rotations, translations):
+        model, width, height, params, camera = known[row[3]]
+        out.append(Record(row[4], photos / row[4], width, height, model, params, rotation,
+                          translation, _where(row, images_file), camera))
+    return out
+
+
+def _rotations(quaternions):
+    """Rotation matrices (n, 3, 3) of quaternions (w, x, y, z) of any length but zero."""
+    lengths = np.array([math.hypot(*quaternion) for quaternion in quaternions])
+    w, x, y, z = (np.array(quaternions, np.float64).reshape(-1, 4) / lengths[:, None]).T
+    out = np.empty((len(lengths), 3, 3))
+    out[:, 0] = np.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], 1)
+    out[:, 1] = np.stack([2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)], 1)
+    out[:, 2] = np.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], 1)
+    return out

@@ -25,6 +25,8 @@ POINT2D_BYTES = 24  # x, y float64 and a point id
 TRACK_BYTES = 8  # image id and 2D point index, uint32 each
 LONGEST_NAME = 4096  # PATH_MAX of Linux
 CHUNK = 1 << 16  # point records gathered at a time: 3 MB, near the processor
+# Bytes of a file after which those that were read are let go: files of surveys take 100 GB
+SEEN = 1 << 26
 
 
 class Cursor:
@@ -32,7 +34,7 @@ class Cursor:
 
     def __init__(self, path):
         self.path = path
-        self.position = 0
+        self.position = self.released = 0
         with open_file(path) as file:
             file.seek(0, 2)
             self.size = file.tell()
@@ -60,6 +62,12 @@ class Cursor:
             )
         self.position = start + count
         return start
+
+    def release(self):
+        """Now and then: do not count what was read as memory of this process any longer."""
+        if self.position - self.released > SEEN:
+            self.data.madvise(mmap.MADV_DONTNEED)
+            self.released = self.position
 
     def unpack(self, layout, record):
         return layout.unpack_from(self.data, self.skip(layout.size, record))
@@ -125,6 +133,7 @@ def read_images(path):
             observations = cursor.count(POINT2D_BYTES, record)
             cursor.skip(observations * POINT2D_BYTES, record)
             images.append((image_id, pose[:4], pose[4:], camera_id, name))
+            cursor.release()
         cursor.finish()
     return images
 
@@ -140,6 +149,7 @@ def read_points(path):
             records = _gather(cursor.data, _point_starts(cursor, part.start, part.stop))
             positions[part] = records["xyz"]
             colors[part] = records["rgb"]
+            cursor.release()
         cursor.finish()
     return Points(positions, colors)
 

@@ -21,6 +21,7 @@ LONGEST_SIDE = 1_000_000  # pixels; beyond it a size is a corrupt number, not a 
 LARGEST = 1e12  # coordinates and pixels; float64 resolves 0.1 mm there, and nobody maps further
 # float32 keeps 24 bits: 100 extents away from zero, positions are still good to 6e-6 extents
 FAR = 100
+CHUNK = 4096  # views whose numbers are gathered at a time
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +62,7 @@ def _load(path, format, scale, holdout, images, origin, photographs):
         raise UserError(f"{photos}: image folder not found")
     source = reader.read(path, photos)
     records = _sorted_records(source.records, path)
-    for record in records:
-        _check_record(record)
+    _check_records(records)
     lenses = [_lens(record) for record in records]
     _check_points(source.points, source.points_file)
     if photographs:
@@ -121,10 +121,25 @@ def _sorted_records(records, path):
     return records
 
 
-def _check_record(record):
-    for numbers, what in ((record.params, record.camera), (record.translation, record.where)):
-        if not (np.abs(numbers) <= LARGEST).all():
-            raise UserError(f"{what}: a number is not finite or beyond {LARGEST:g}")
+def _check_records(records):
+    """Refuses numbers that make no sense; views that share a camera share its check."""
+    near = (np.abs([record.translation for record in records]) <= LARGEST).all(1).tolist()
+    good = set()
+    for record, placed in zip(records, near):
+        if record.params not in good:
+            _check_camera(record)
+            good.add(record.params)
+        if not placed:
+            raise UserError(f"{record.where}: a number is not finite or beyond {LARGEST:g}")
+        _check_size(record)
+
+
+def _check_camera(record):
+    if not (np.abs(record.params) <= LARGEST).all():
+        raise UserError(f"{record.camera}: a number is not finite or beyond {LARGEST:g}")
+
+
+def _check_size(record):
     if not (1 <= record.width <= LONGEST_SIDE and 1 <= record.height <= LONGEST_SIDE):
         raise UserError(
             f"{record.camera}: image size {record.width}x{record.height} makes no sense"
@@ -220,12 +235,23 @@ def _split(records, given, holdout, path):
 
 def _content_id(views, points, shift):
     digest = hashlib.sha256()
-    for view in views:
-        camera = view.camera
-        digest.update(view.name.encode("utf-8", "surrogateescape") + b"\0")
-        digest.update(np.array([camera.width, camera.height], "<f8").tobytes())
-        digest.update(camera.packed().astype("<f8").tobytes())
+    for first in range(0, len(views), CHUNK):
+        part = views[first : first + CHUNK]
+        numbers = _numbers([view.camera for view in part])
+        for view, row in zip(part, numbers):
+            digest.update(view.name.encode("utf-8", "surrogateescape") + b"\0" + row.tobytes())
     digest.update(np.ascontiguousarray(points.positions, "<f8"))
     digest.update(np.ascontiguousarray(points.colors))
     digest.update(shift.astype("<f8").tobytes())
     return digest.hexdigest()
+
+
+def _numbers(cameras):
+    """Width, height and Camera.packed of each: (n, 18) little-endian float64."""
+    out = np.empty((len(cameras), 18), "<f8")
+    out[:, 2:11] = np.array([camera.rotation for camera in cameras]).reshape(-1, 9)
+    out[:, 11:14] = [camera.translation for camera in cameras]
+    out[:, [0, 1, 14, 15, 16, 17]] = [
+        (c.width, c.height, c.fx, c.fy, c.cx, c.cy) for c in cameras
+    ]
+    return out
