@@ -32,8 +32,9 @@ def pixel_volume(held, layout, demand, camera, returns, real=np.float32, half=Fa
     pixels, real = areas(camera), np.dtype(real)
     items, kind = stream_items(real, 4, half)
     foreign = halo = 0
+    everybody = held.sum(0)
     for rank in np.flatnonzero(demand.needed.any(1)):
-        depth = held[layout.owner != rank].sum(0)
+        depth = everybody - held[layout.owner == rank].sum(0)
         foreign += int((pixels * depth)[demand.needed[rank]].sum())
         if demand.halo is not None:
             wanted = demand.halo[rank] & held.any(0)

@@ -121,18 +121,22 @@ class ViewCount:
 
     @staticmethod
     def _foreign(tiles, demand):
-        """Tiles of each rank that another composes, (to, from) int64."""
-        counts = demand.needed.astype(np.int64) @ tiles.T.astype(np.int64)
-        np.fill_diagonal(counts, 0)
-        return counts
+        """Tiles of a rank that another one composes, for each two of which there are any: (pairs,)
+        int64. demand: of strategy owner, where one rank composes a tile."""
+        holder, tile = np.nonzero(tiles)
+        owner = demand.counted[tile].astype(np.int64)
+        away = owner != holder
+        return np.unique(owner[away] * len(tiles) + holder[away], return_counts=True)[1]
 
     def busiest(self, strategy, stage=UNSATURATED):
         """Bytes that each rank sends or receives, whichever is more: (cells,) int64. Pixels,
         gradients and ghosts; what a link carries while the others rest does not show in sums."""
-        demand, pixels = self.demand(strategy, stage), areas(self.camera)
-        one_way = demand.needed @ (self.tiles[stage] * pixels).T.astype(np.int64)
-        np.fill_diagonal(one_way, 0)
-        sent, got = (4 * REAL * one_way.sum(axis) for axis in (0, 1))
+        needed, held = self.demand(strategy, stage).needed, self.tiles[stage]
+        weights = areas(self.camera)
+        # what all want of a tile and what all hold of it, less what a rank has itself
+        itself = (needed & held) @ weights
+        sent = 4 * REAL * (held @ (needed.sum(0) * weights) - itself)
+        got = 4 * REAL * (needed @ (held.sum(0) * weights) - itself)
         if strategy == "owner":
             sent = got = sent + got
         return np.maximum(sent, got) + (GHOST + GHOST_BACK) * self.ghosts[stage]

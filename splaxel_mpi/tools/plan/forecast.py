@@ -73,9 +73,10 @@ def foretell(settings, sample, counts, views, gaussians, ranks, bandwidth):
     moved = np.array([view_bytes(count, settings, growth) for count in counts])
     rank_gaussians = int(np.ceil(gaussians * shares.max()))
     store = rank_gaussians * bytes_per_gaussian(np.dtype(settings.backend.precision))
-    beside = _beside(settings, counts, growth, ranks)
+    busy = _busiest(counts, settings, moved, ranks)
+    beside = _beside(settings, counts, busy, growth, ranks)
     checkpoint = gaussians * checkpoint_row(settings)
-    speed = _speed(settings, counts, moved, growth, gaussians, ranks, batch, bandwidth)
+    speed = _speed(settings, counts, moved, busy, growth, gaussians, ranks, batch, bandwidth)
     active = [ranks if dealt else count.tiles[OCCUPIED].any(1).sum() for count in counts]
     return Plan(
         ranks, sample.tree.cells, views, sample.total, gaussians, batch, len(sample.rows),
@@ -119,30 +120,34 @@ def checkpoint_row(settings):
     return 3 * sum(GROUPS.values()) * real + 8 + 4 + real + 4 + 4
 
 
-def _beside(settings, counts, growth, ranks):
-    """Bytes that the views under way take on the rank that they load most."""
+def _beside(settings, counts, busy, growth, ranks):
+    """Bytes that the views under way take on the rank that they load most. busy: _busiest."""
     at_a_time = settings.train.chunk * (settings.train.in_flight if ranks > 1 else 1)
     at_a_time = min(at_a_time, settings.train.batch or ranks)
     needed = []
-    for count in counts:
+    for count, streams in zip(counts, busy):
         visible = count.visible.sum() / ranks * np.ones(1)
         pixels = np.full(1, count.camera.width * count.camera.height / ranks)
-        streams = np.zeros(1)
-        if settings.exchange.strategy != "gaussian":
+        if settings.exchange.strategy == "gaussian":
+            streams = np.zeros(1)
+        else:
             visible = count.visible + count.ghosts[OCCUPIED]
             pixels = count.pixels(OCCUPIED)
-            streams = _busiest(count, settings) if ranks > 1 else streams
         needed.append((VIEW_GAUSSIAN * growth * visible + VIEW_PIXEL * pixels
                        + 2 * streams).max())
     return int(at_a_time * max(needed))
 
 
-def _busiest(count, settings):
-    """(ranks,) bytes that each sends or receives of a view, before any mask."""
-    return count.busiest(settings.exchange.strategy, OCCUPIED)
+def _busiest(counts, settings, moved, ranks):
+    """(views, ranks) bytes that each sends or receives, before any mask. moved: (views,) bytes
+    of all ranks."""
+    if settings.exchange.strategy == "gaussian":
+        return np.repeat(moved[:, None] / ranks, ranks, axis=1)
+    return np.array([count.busiest(settings.exchange.strategy, OCCUPIED) for count in counts],
+                    float)
 
 
-def _speed(settings, counts, moved, growth, gaussians, ranks, batch, bandwidth):
+def _speed(settings, counts, moved, busy, growth, gaussians, ranks, batch, bandwidth):
     """(images a second, hours, share of communication), None for each on the host backend, for
     which no costs are stored."""
     if settings.backend.name == "host":
@@ -151,11 +156,10 @@ def _speed(settings, counts, moved, growth, gaussians, ranks, batch, bandwidth):
     if settings.exchange.strategy == "gaussian":
         drawn = np.array([count.visible.sum() for count in counts])[:, None] * even
         pixels = np.array([count.camera.width * count.camera.height for count in counts])
-        pixels, busy = pixels[:, None] * even, moved[:, None] * even
+        pixels = pixels[:, None] * even
     else:
         work = np.array([count.work(OCCUPIED) for count in counts], float)
         drawn, pixels = work[:, 0], work[:, 1]
-        busy = np.array([_busiest(count, settings) for count in counts], float)
     # a batch may have more views than were counted
     rows = np.arange(max(batch, len(counts))) % len(counts)
     if len(rows) * ranks > SCHEDULED:
