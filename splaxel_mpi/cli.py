@@ -15,6 +15,7 @@ from .tools.bench.command import bench
 from .tools.bench.picture_command import pictures
 from .tools.doctor.command import doctor
 from .tools.file_commands import info, upgrade, verify
+from .tools.numbers import Number
 from .tools.plan.command import plan
 from .tools.report_command import run_report
 
@@ -171,10 +172,10 @@ def synth():
 
 @synth.command(epilog=STATUSES)
 @click.argument("folder", metavar="DIR")
-@click.option("--extent", type=click.FloatRange(10, 20000), default=80.0,
+@click.option("--extent", type=Number(10, 20000), default=80.0,
               help="Side of the city in metres.")
 @click.option("--views", type=click.IntRange(1), default=120, help="Photographs.")
-@click.option("--aerial", type=click.FloatRange(0, 1), default=0.5,
+@click.option("--aerial", type=Number(0, 1), default=0.5,
               help="Fraction of them taken from the air; the others from the streets.")
 @click.option("--width", type=click.IntRange(8, 16384), default=320, help="Pixels across.")
 @click.option("--height", type=click.IntRange(8, 16384), default=180, help="Pixels down.")

@@ -10,6 +10,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 # bounds counts of images and Gaussians: exact in float64, and a typing slip shows
 MOST = 10**12
+MOST_BYTES = 2**63 - 1  # what files and memory can have
 
 
 def run_name(text):
@@ -39,7 +40,10 @@ def byte_count(value):
         match = SIZE.fullmatch(value.strip())
         if not match:
             raise ValueError('expected bytes, or text such as "500M" or "2G"')
-        value = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+        value = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+        if value > MOST_BYTES:
+            raise ValueError(f"expected at most {MOST_BYTES} bytes")
+        value = int(value)
     return value
 
 

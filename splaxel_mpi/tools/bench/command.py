@@ -7,10 +7,11 @@ import itertools
 import click
 
 from ...errors import UserError
+from ..numbers import Number
 from . import paper, scaling_command
 from .options import (
+    GAUSSIANS,
     KINDS,
-    Count,
     Size,
     check_report,
     compare_trainings,
@@ -29,9 +30,9 @@ for one in (*paper.COMMANDS, *scaling_command.COMMANDS):
 
 
 @bench.command()
-@click.option("--gaussians", type=Count(), multiple=True, default=("4M",),
+@click.option("--gaussians", type=GAUSSIANS, multiple=True, default=("4M",),
               help="Gaussians of the city; give it and --side again for another city.")
-@click.option("--side", type=click.FloatRange(148, 100_000), multiple=True, default=(1000.0,),
+@click.option("--side", type=Number(148, 100_000), multiple=True, default=(1000.0,),
               help="Side of the city in metres.")
 @click.option("--views", type=click.Choice(KINDS), multiple=True,
               default=("street",), help="Kind of views; give it again for another kind.")
@@ -40,7 +41,7 @@ for one in (*paper.COMMANDS, *scaling_command.COMMANDS):
 @click.option("--model", metavar="FILE", help="A trained scene, .ply or .h5, in place of the "
               "city; needs --data.")
 @click.option("--data", metavar="DIR", help="Data set whose cameras see the model.")
-@click.option("--scale", type=click.FloatRange(1), default=1.0,
+@click.option("--scale", type=Number(1), default=1.0,
               help="Reduction of the data set's images.")
 @click.option("--order", type=click.Choice(["training", "given"]), default="training",
               help="Order of the Gaussians, for all programs: along a curve, as training keeps "
@@ -118,8 +119,8 @@ def boundaries(config, overrides, report):
 
 
 @bench.command()
-@click.option("--gaussians", type=Count(), default="10M", help="Gaussians of the city.")
-@click.option("--side", type=click.FloatRange(148, 100_000), default=1000.0,
+@click.option("--gaussians", type=GAUSSIANS, default="10M", help="Gaussians of the city.")
+@click.option("--side", type=Number(148, 100_000), default=1000.0,
               help="Side of the city in metres.")
 @click.option("--cells", type=click.IntRange(2, 4096), default=8, help="Cells, one a rank.")
 @click.option("--views", type=click.Choice(KINDS), multiple=True,

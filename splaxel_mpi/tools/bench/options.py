@@ -5,28 +5,13 @@ import re
 import click
 
 from ...errors import UserError
+from ..numbers import Count, Number
 
 # as data.gaussian_city has them, which help does not import
 KINDS = ("street", "aerial", "mixed")
 LEAST_SIDE = 148.0
-FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
-LARGEST = 1 << 31  # Gaussians that one rank may hold
-
-
-class Count(click.ParamType):
-    """A number such as 250000, 250k or 4M."""
-
-    name = "count"
-
-    def convert(self, value, param, context):
-        """An int from text. Fails in one line for anything else."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kM]?)", value)
-        count = round(float(match[1]) * FACTORS[match[2]]) if match else 0
-        if not 1 <= count < LARGEST:
-            self.fail(f"{value!r} is not a count such as 250k or 4M, below 2147M", param, context)
-        return count
+# Gaussians, below what one rank may hold
+GAUSSIANS = Count((1 << 31) - 1)
 
 
 class Size(click.ParamType):
@@ -69,9 +54,9 @@ def city_options(gaussians, side, count, size):
     several = isinstance(gaussians, tuple)
     again = "; give it again for another city." if several else "."
     options = [
-        click.option("--gaussians", type=Count(), multiple=several, default=gaussians,
+        click.option("--gaussians", type=GAUSSIANS, multiple=several, default=gaussians,
                      help="Gaussians of the city" + again),
-        click.option("--side", type=click.FloatRange(LEAST_SIDE, 100_000), default=side,
+        click.option("--side", type=Number(LEAST_SIDE, 100_000), default=side,
                      help="Side of the city in metres."),
         click.option("--views", "kinds", type=click.Choice(KINDS), multiple=True,
                      default=("street", "aerial"),

@@ -2,6 +2,7 @@
 
 import click
 
+from ..numbers import Number
 from .options import (
     check_report,
     city_options,
@@ -15,9 +16,9 @@ from .options import (
 @city_options(("200k", "800k"), 300.0, 4, "640x360")
 @click.option("--ranks", type=click.IntRange(2, 4096), multiple=True, default=(2, 4, 8),
               help="Ranks to count for, with one cell each; give it again for another number.")
-@click.option("--threshold", type=click.FloatRange(0, 0.1), default=1e-4,
+@click.option("--threshold", type=Number(0, 0.1), default=1e-4,
               help="saturation.threshold.")
-@click.option("--stop", type=click.FloatRange(0, 0.01), default=1e-4, help="render.stop.")
+@click.option("--stop", type=Number(0, 0.01), default=1e-4, help="render.stop.")
 @report_option
 @click.pass_context
 def traffic(context, report, **settings):
@@ -87,7 +88,7 @@ def ablation(context, overrides, report, **settings):
 
 @click.command()
 @training_arguments
-@click.option("--threshold", type=click.FloatRange(0, 0.1, min_open=True), multiple=True,
+@click.option("--threshold", type=Number(0, 0.1, min_open=True), multiple=True,
               default=(1e-4, 1e-3, 1e-2, 1e-1), help="saturation.threshold; give it again for "
               "another one.")
 def threshold(config, overrides, report, threshold):

@@ -5,7 +5,8 @@ import os
 import click
 
 from ...errors import UserError
-from .command import Count, Size
+from ..numbers import Number
+from .options import GAUSSIANS, Size
 
 
 @click.command()
@@ -16,9 +17,9 @@ from .command import Count, Size
               "of data.path; without it CONFIG's newest checkpoint.")
 @click.option("--view", "names", metavar="NAME", multiple=True,
               help="Name of a view of the data set; give it again for another one.")
-@click.option("--gaussians", type=Count(), default="100k",
+@click.option("--gaussians", type=GAUSSIANS, default="100k",
               help="Gaussians of the city, where neither CONFIG nor --model is given.")
-@click.option("--side", type=click.FloatRange(148, 100_000), default=222.0,
+@click.option("--side", type=Number(148, 100_000), default=222.0,
               help="Side of the city in metres.")
 @click.option("--views", "kind", type=click.Choice(["street", "aerial", "mixed"]),
               default="mixed", help="Kind of the city's views.")

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from ...errors import UserError
+from ..numbers import Number
 from .options import (
+    GAUSSIANS,
     LEAST_SIDE,
-    Count,
     Size,
     check_report,
     city_options,
@@ -26,7 +27,7 @@ figures_option = click.option(
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @city_options(("100k",), 300.0, 8, "320x180")
 @click.option("--no-strong", is_flag=True, show_default=False, help="Weak scaling alone.")
-@click.option("--per-rank", type=Count(), help="Gaussians of each rank: weak scaling, too, in "
+@click.option("--per-rank", type=GAUSSIANS, help="Gaussians of each rank: weak scaling, too, in "
               "cities that grow with the ranks from --side on.")
 @click.option("--ranks", type=click.IntRange(1, 4096), multiple=True,
               help="Ranks to measure on, at most those at hand; give it again for another "
@@ -39,12 +40,12 @@ figures_option = click.option(
 @click.option("--transport", "transports", type=click.Choice(TRANSPORTS), multiple=True,
               help="How data of GPUs travel; give it again for another one, the most important "
               "first. Default: as mpi.transport says.")
-@click.option("--bandwidth", type=click.FloatRange(0, min_open=True), default=None,
+@click.option("--bandwidth", type=Number(0, min_open=True), default=None,
               help="GB/s of a rank, for the model. Default: measured on the fewest ranks that "
               "exchange; 25 where there are none.")
-@click.option("--latency", type=click.FloatRange(0), default=None,
+@click.option("--latency", type=Number(0), default=None,
               help="Microseconds of a message, for the model. Default: likewise; 50.")
-@click.option("--limit", type=click.FloatRange(0, min_open=True),
+@click.option("--limit", type=Number(0, min_open=True),
               help="Seconds after which nothing more is begun; what is left out is said.")
 @figures_option
 @report_option
@@ -118,19 +119,19 @@ def scaling_table(files, figures, report):
 
 @click.command()
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--gaussians", type=Count(), default="120M",
+@click.option("--gaussians", type=GAUSSIANS, default="120M",
               help="The scene for which the fewest ranks are looked for.")
-@click.option("--side", type=click.FloatRange(LEAST_SIDE, 100_000), default=2800.0,
+@click.option("--side", type=Number(LEAST_SIDE, 100_000), default=2800.0,
               help="Side of its city in metres; larger scenes are larger cities.")
 @click.option("--count", type=click.IntRange(1, 100_000), default=8,
               help="Views of each kind, street and aerial.")
 @click.option("--size", type=Size(), default="1920x1080", help="Pixels of the views.")
-@click.option("--share", "shares", type=click.FloatRange(0, 1, min_open=True), multiple=True,
+@click.option("--share", "shares", type=Number(0, 1, min_open=True), multiple=True,
               default=(0.7, 0.85, 0.95),
               help="Part of the free memory, or of backend.memory, that Gaussians may take; give "
               "it again for another one. 0.7 is what training takes by default. On the host "
               "backend.memory must be given.")
-@click.option("--limit", type=click.FloatRange(0, min_open=True),
+@click.option("--limit", type=Number(0, min_open=True),
               help="Seconds after which nothing more is begun; what is left out is said.")
 @report_option
 @click.pass_context
