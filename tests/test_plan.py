@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from splaxel_mpi import config as configs
+from splaxel_mpi.data.city import make_city
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.tools.plan.command import make
 
@@ -51,7 +53,9 @@ def test_needs_no_photographs(tmp_path):
 
 
 def test_more_gaussians_take_more_memory_and_little_more_bytes(city):
-    few, many = (make(settings_of(city), 4, MEMORY, count) for count in (400, 40_000))
+    # without growth rows have no room for more
+    as_is = settings_of(city, "densify.method=none")
+    few, many = (make(as_is, 4, MEMORY, count) for count in (400, 40_000))
     assert many.rank_store == pytest.approx(100 * few.rank_store, rel=0.02)
     assert few.view_bytes < many.view_bytes < 10 * few.view_bytes
     gaussian = settings_of(city, "exchange.strategy=gaussian")
@@ -72,6 +76,8 @@ def test_report_and_speed(city, tmp_path):
     [
         (["--gaussians", "1000M", "--gpu-memory", "8G"], "use "),
         (["partition.cells=2"], "2 of 4 ranks would have no cell: set partition.cells=0"),
+        (["--gaussians", "3"], "3 Gaussians are too few for 4 ranks: start 3 ranks at most"),
+        (["--gpu-memory", "1"], "give ranks more memory"),
         (["--gpu-memory", "605M"], "lower train.chunk"),
         (["--gaussians", "100G", "--gpu-memory", "4000000G"], "lower checkpoint.keep"),
     ],
@@ -102,3 +108,38 @@ def test_foretells_what_ranks_do(city, tmp_path_factory):
         size = last_checkpoint(finished).stat().st_size
         assert made.checkpoint < size < made.checkpoint + 200_000
     comm.barrier()
+
+
+def test_rows_that_grow_have_room_for_more(city):
+    """As scene.rows.Rows makes it: by half, again and again, but not beyond the memory."""
+    grown, tight = (make(settings_of(city, f"backend.memory={memory}"), 4, MEMORY, 560)
+                    for memory in ("1G", "140k"))
+    assert grown.rank_gaussians == tight.rank_gaussians == 140
+    assert grown.rank_store == 150 * 965 and tight.refusal is None
+    assert 140 * 965 <= tight.rank_store <= 140 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("method", ["none", "adc"])
+def test_foretells_the_city_of_the_demo(tmp_path, method):
+    """Bytes and memory of four ranks within 15 %."""
+    city = tmp_path / "city"
+    make_city(str(city), samples=1, threads=2, extent=80.0, views=120, width=320, height=180,
+              points=20_000)
+    overrides = [f"data.path={city}", f"run.folder={tmp_path / 'runs'}", "backend.name=host",
+                 f"densify.method={method}", "densify.start=50", "densify.every=52",
+                 "checkpoint.every=0", "evaluate.every=0", "train.images=210", "log.every=105"]
+    config = Path(__file__).parents[1] / "configs" / "city.yaml"
+    found = subprocess.run(
+        [os.environ.get("MPIRUN", "mpirun"), "-n", "4", sys.executable, "-m", "splaxel_mpi",
+         "train", str(config), *overrides], timeout=360, capture_output=True, text=True,
+        env=dict(os.environ),
+    )
+    assert found.returncode == 0, found.stderr
+    series = read_series(tmp_path / "runs" / "city" / "metrics.h5")
+    gaussians = round(4 * series["gaussians/mean"][np.isfinite(series["gaussians/mean"])][-1])
+    made = make(configs.load(str(config), overrides), 4, MEMORY, gaussians)
+    assert made.view_bytes == pytest.approx(np.nanmean(series["view_bytes"]), rel=0.15)
+    assert made.rank_store == pytest.approx(np.nanmax(series["store/max"]), rel=0.15)
+    assert made.rank_memory == pytest.approx(np.nanmax(series["memory/max"]), rel=0.15)

@@ -7,32 +7,23 @@ from dataclasses import asdict
 import click
 
 from ...errors import UserError
+from ..numbers import Count
 
-MOST_RANKS = 4096
+MOST_RANKS = 4096  # forecast.MOST_RANKS, which help does not import
+MOST_GAUSSIANS = 10**12  # setting_types.MOST, which help does not import
 
 
 def _bytes(context, option, text):
-    """Bytes of text such as 80G."""
+    """Bytes of text such as 80G, at least one."""
     from ...setting_types import byte_count
 
     try:
-        return byte_count(text)
+        found = byte_count(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-
-
-def _count(context, option, text):
-    """A number of Gaussians, such as 100M; None for none."""
-    units = {"k": 10**3, "M": 10**6, "G": 10**9}
-    try:
-        if text is None:
-            return None
-        value = int(float(text.rstrip("kMG")) * units.get(text[-1:], 1))
-    except ValueError:
-        raise click.BadParameter("expected a number, such as 100M") from None
-    if not 1 <= value <= 10**12:
-        raise click.BadParameter("expected 1 to 10^12")
-    return value
+    if not found:
+        raise click.BadParameter("expected at least a byte")
+    return found
 
 
 @click.command()
@@ -42,7 +33,7 @@ def _count(context, option, text):
               help="Ranks of the run.")
 @click.option("--gpu-memory", "memory", callback=_bytes, default="80G",
               help="Memory of a rank's GPU; with backend.name=host, of the node for each rank.")
-@click.option("--gaussians", callback=_count, metavar="N",
+@click.option("--gaussians", type=Count(MOST_GAUSSIANS), metavar="N",
               help="Gaussians of the scene in the end, such as 100M [default: densify.limit, else "
               "as many as points].")
 @click.option("--bandwidth", callback=_bytes, default="20G",
@@ -93,7 +84,8 @@ def make(settings, ranks, memory, gaussians=None, bandwidth=20 << 30):
     counter = survey.Survey(sample, settings)
     cameras = survey.chosen_views([data.views[k].camera for k in data.train], sample.tree.cells)
     counts = [counter.count(camera) for camera in cameras]
-    made = forecast.foretell(settings, sample, counts, len(data.train), wanted, ranks, bandwidth)
+    made = forecast.foretell(settings, sample, counts, len(data.train), wanted, ranks, bandwidth,
+                             forecast.store_room(settings, memory))
     free = shutil.disk_usage(existing(settings.run.folder)).free
     made.refusal = forecast.refusal(made, settings, memory, free)
     return made

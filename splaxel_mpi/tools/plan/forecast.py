@@ -6,6 +6,7 @@ from typing import Optional
 import numpy as np
 
 from ...scene.gaussians import GROUPS
+from ...scene.rows import GROWTH
 from ...train.budget import RESERVE_SHARE, STORE_SHARE, bytes_per_gaussian
 from ..bench.cost_model import CostModel, Load
 from ..bench.counting import OCCUPIED
@@ -24,6 +25,7 @@ ORIGIN = ("times of steps on one NVIDIA H200 (docs/performance.md), {:.3g} GB/s 
           "us a message taken for granted, nothing hidden behind computing")
 LATENCY = 20e-6  # seconds of a collective between nodes
 HALF = 0.625  # bytes of a stream with colour in float16, of those in float32
+MOST_RANKS = 4096  # that plan takes
 SCHEDULED = 1 << 19  # views x ranks that a scheduler arranges within seconds
 
 
@@ -47,7 +49,7 @@ class Plan:
     view_bytes_error: float  # standard error, relative
     step_bytes: float
     rank_gaussians: int  # of the fullest
-    rank_store: int  # bytes of its rows, moments and gradients
+    rank_store: int  # bytes of its rows, moments and gradients, room for more included
     rank_views: int  # bytes of the views under way and their streams
     rank_memory: int  # bytes, all together
     checkpoint: int  # bytes of one
@@ -59,12 +61,12 @@ class Plan:
     refusal: Optional[str] = None
 
 
-def foretell(settings, sample, counts, views, gaussians, ranks, bandwidth):
+def foretell(settings, sample, counts, views, gaussians, ranks, bandwidth, room):
     """Plan of a run.
 
     settings: config.Config; sample: survey.Sample with a cell for each rank; counts: list of
     survey.Seen; views: training views; gaussians: of the scene in the end; bandwidth: bytes a
-    second of a rank.
+    second of a rank; room: bytes of a rank for Gaussians.
     """
     growth = gaussians / len(sample.rows)
     strategy, batch = settings.exchange.strategy, settings.train.batch or ranks
@@ -72,7 +74,9 @@ def foretell(settings, sample, counts, views, gaussians, ranks, bandwidth):
     shares = np.full(ranks, 1 / ranks) if dealt else sample.shares
     moved = np.array([view_bytes(count, settings, growth) for count in counts])
     rank_gaussians = int(np.ceil(gaussians * shares.max()))
-    store = rank_gaussians * bytes_per_gaussian(np.dtype(settings.backend.precision))
+    each = bytes_per_gaussian(settings.backend.precision)
+    start = gaussians if settings.densify.method == "none" else min(gaussians, sample.total)
+    store = each * _capacity(int(np.ceil(start * shares.max())), rank_gaussians, room // each)
     busy = _busiest(counts, settings, moved, ranks)
     beside = _beside(settings, counts, busy, growth, ranks)
     checkpoint = gaussians * checkpoint_row(settings)
@@ -87,6 +91,20 @@ def foretell(settings, sample, counts, views, gaussians, ranks, bandwidth):
         checkpoint * (settings.checkpoint.keep + 1),
         *speed, ORIGIN.format(bandwidth / 1e9, 1e6 * LATENCY),
     )
+
+
+def store_room(settings, memory):
+    """Bytes that Gaussians may take of a rank's memory, as train.budget.make_budget has it."""
+    return settings.backend.memory or int(STORE_SHARE * (memory - context(settings)))
+
+
+def _capacity(rows, wanted, limit):
+    """Rows that a rank has room for once ``wanted`` are there, of ``rows`` at the start: it grows
+    as scene.rows.Rows.reserve lets it."""
+    capacity = rows
+    while capacity < wanted:
+        capacity = max(capacity + 1, int(GROWTH * capacity))
+    return max(wanted, min(capacity, limit)) if capacity > rows else wanted
 
 
 def context(settings):
@@ -163,6 +181,8 @@ def _speed(settings, counts, moved, busy, growth, gaussians, ranks, batch, bandw
     # a batch may have more views than were counted
     rows = np.arange(max(batch, len(counts))) % len(counts)
     if len(rows) * ranks > SCHEDULED:
+        # in order those that were counted take as long, for each, as when they come again
+        rows, batch = np.arange(len(counts)), min(batch, len(counts))
         settings = settings.model_copy(
             update={"train": settings.train.model_copy(update={"order": "fixed"})})
     load = Load(growth * drawn[rows], pixels[rows], gaussians / ranks, busy[rows], moved[rows])
@@ -187,12 +207,19 @@ def refusal(plan, settings, memory, free):
     if plan.cells < plan.ranks and settings.exchange.strategy != "gaussian":
         return (f"{plan.ranks - plan.cells} of {plan.ranks} ranks would have no cell: set "
                 "partition.cells=0, or start fewer ranks")
-    room = settings.backend.memory or int(STORE_SHARE * (memory - context(settings)))
-    if plan.rank_store > room:
-        wanted = int(np.ceil(plan.ranks * plan.rank_store / max(room, 1)))
+    if plan.gaussians < plan.ranks:
+        return (f"{plan.gaussians} Gaussians are too few for {plan.ranks} ranks: start "
+                f"{plan.gaussians} ranks at most")
+    room = store_room(settings, memory)
+    held = plan.rank_gaussians * bytes_per_gaussian(settings.backend.precision)
+    if held > room:
+        wanted = int(np.ceil(plan.ranks * held / max(room, 1)))
+        advice = f"use {wanted} ranks or more, or lower densify.limit"
+        if room <= 0 or wanted > MOST_RANKS:
+            advice = "give ranks more memory, or lower densify.limit"
         return (f"the fullest rank would hold {plan.rank_gaussians} Gaussians, "
-                f"{plan.rank_store / 1e9:.3g} GB, but {room / 1e9:.3g} GB of its memory are for "
-                f"them: use {wanted} ranks or more, or lower densify.limit")
+                f"{held / 1e9:.3g} GB, but {max(room, 0) / 1e9:.3g} GB of its memory are for "
+                f"them: {advice}")
     usable = int((1 - RESERVE_SHARE) * memory)
     if plan.rank_memory > usable:
         return (f"a rank would need {plan.rank_memory / 1e9:.3g} GB of {usable / 1e9:.3g}, "
