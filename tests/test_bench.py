@@ -101,7 +101,7 @@ def test_several_processes_are_refused(mpirun):
 
 @pytest.mark.parametrize("text, count", [("7", 7), ("250k", 250_000), ("1.5M", 1_500_000)])
 def test_counts(text, count):
-    assert options.Count().convert(text, None, None) == count
+    assert options.GAUSSIANS.convert(text, None, None) == count
 
 
 def test_options_know_the_city():
