@@ -85,7 +85,7 @@ def test_report_and_speed(city, tmp_path):
 def test_doomed_jobs_are_refused(city, tmp_path, arguments, words):
     found = run(city, tmp_path, "--ranks", "4", *arguments)
     assert found.returncode == 2, found.stdout
-    assert "this run would fail" in found.stderr and words in found.stderr
+    assert "do not start this run" in found.stderr and words in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
 
 

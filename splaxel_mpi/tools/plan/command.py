@@ -43,7 +43,8 @@ def plan(config, overrides, ranks, memory, gaussians, bandwidth, as_json):
     """Foretell a run of CONFIG: cells, bytes, memory, disk and speed.
 
     From cameras and points alone, with no look at photographs and no GPU, for any rank count.
-    Exit status 2, with one line that says what to change, where the run would fail.
+    Exit status 2, with one line that says what to change, where the run would fail or
+    leave ranks without work.
 
     \b
     Examples:
@@ -60,7 +61,7 @@ def plan(config, overrides, ranks, memory, gaussians, bandwidth, as_json):
         for line in lines(made):
             click.echo(line)
     if made.refusal:
-        raise UserError(f"this run would fail: {made.refusal}")
+        raise UserError(f"do not start this run: {made.refusal}")
 
 
 def make(settings, ranks, memory, gaussians=None, bandwidth=20 << 30):

@@ -1,4 +1,4 @@
-"""Memory, bytes, disk and speed of a run from a survey of its cells, and why it would fail."""
+"""Memory, bytes, disk and speed of a run from a survey of its cells, and why not to start it."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -199,7 +199,7 @@ def _error(values):
 
 
 def refusal(plan, settings, memory, free):
-    """One line: why the run would fail and what to change; None where it would not.
+    """One line: why not to start the run and what to change; None where nothing speaks against it.
 
     memory: bytes of a rank's GPU, or of the host for a rank; free: bytes of disk for the run,
     None where they are not known.
