@@ -72,7 +72,7 @@ def _binary(source, defines, capability):
         return None
     for minor in range(int(capability[-1]), -1, -1):
         path = Path(folder, binary_name(source, defines, f"sm_{capability[:-1]}{minor}"))
-        if path.is_file():
+        if os.path.isfile(path):  # False, too, where the folder cannot be looked into
             return path
     raise UserError(
         f"{folder}: no kernels of {source} for sm_{capability} and this version: build them with "
@@ -84,7 +84,8 @@ def cache_folder(environ=os.environ):
     """Folder in which CuPy keeps what it compiles, None where it keeps nothing on disk."""
     if environ.get("CUPY_CACHE_IN_MEMORY", "0") not in ("0", ""):
         return None
-    return Path(environ.get("CUPY_CACHE_DIR") or Path("~/.cupy/kernel_cache").expanduser())
+    # as CuPy has it: "~" stays where the user has no home, as in some containers
+    return Path(environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache"))
 
 
 @functools.lru_cache(maxsize=None)
@@ -117,16 +118,36 @@ def _kept(source, defines, arch):
         return None
     # another release of the compiler makes other binaries
     folder = folder / "splaxel-nvrtc-{}.{}".format(*cuda_nvrtc.version())
-    path = folder / binary_name(source, defines, arch)
-    if not path.is_file():
-        code = _machine_code(source, defines, arch)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as file:
-                file.write(code)
-        except (OSError, UserError):
-            return None
+    name = Path(binary_name(source, defines, arch)).stem
+    path = _find_kept(folder, name)
+    if path:
+        return path
+    code = _machine_code(source, defines, arch)
+    path = folder / f"{name}.{_digest(code)}.cubin"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(code)
+    except (OSError, UserError):
+        return None
     return path
+
+
+def _digest(code):
+    """What the name of a kept binary says of its content."""
+    return hashlib.sha256(code).hexdigest()[:16]
+
+
+def _find_kept(folder, name):
+    """Path of a kept binary that is what was written, or None: a full disk or a crash of the
+    node may have left one that the driver refuses, or worse, takes."""
+    try:
+        for path in sorted(folder.glob(f"{name}.*.cubin")):
+            if path.is_file() and path.name.split(".")[-2] == _digest(path.read_bytes()):
+                return path
+    except OSError:  # nor can it be written
+        pass
+    return None
 
 
 @functools.lru_cache(maxsize=1)  # asked for again at once where it cannot be kept

@@ -61,7 +61,7 @@ def _shared_folder(node):
     path = node.bcast(path)
     # in the folder of each rank: names of folders may differ, and what is behind the same name
     name = path and os.path.basename(path)
-    seen = node.allgather(bool(folder and name and (folder / name).exists()))
+    seen = node.allgather(bool(folder and name and os.path.exists(folder / name)))
     if node.rank == 0 and path:
         os.unlink(path)
     if folder is None:
