@@ -68,12 +68,75 @@ def test_one_table_of_several_runs(tmp_path):
     assert drawn.read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", '{"rows": [{"ranks": 2}]}', '{"rows": 3}'])
+def test_weak_scaling_of_two_sizes_is_two_series(tmp_path):
+    """Each is compared with one rank of its own, and has figures of its own."""
+    rows = [row(n, rate=rate, scaling="weak", gaussians=size * n)
+            for size, rates in ((500, (10.0, 20.0)), (900, (4.0, 6.0)))
+            for n, rate in zip((1, 2), rates)]
+    files = [write(tmp_path / "a.json", rows[:2]), write(tmp_path / "b.json", rows[2:])]
+    done = CliRunner().invoke(cli, ["bench", "scaling-table", *files, "--figures",
+                                    str(tmp_path / "drawn")])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.output.splitlines()[1:5]]
+    assert [(line[2], line[5], line[8]) for line in lines] == [
+        ("500", "1", "1.00"), ("1,000", "2", "2.00"), ("900", "1", "1.00"), ("1,800", "2", "1.50")]
+    names = sorted(path.name for path in (tmp_path / "drawn").iterdir())
+    assert names == ["weak-500-street.png", "weak-900-street.png"]
+
+
+@pytest.mark.parametrize("text", [
+    "no JSON", "[]", '{"rows": [{"ranks": 2}]}', '{"rows": 3}', "[" * 100_000])
 def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     done = CliRunner().invoke(cli, ["bench", "scaling-table", str(tmp_path / "x.json")])
     assert isinstance(done.exception, UserError)
     assert "x.json: not a report of `splaxel-mpi bench scaling" in str(done.exception)
+
+
+DAMAGED = {
+    "source": "magic", "scaling": "some", "ranks": "x", "gaussians": 0, "kind": "../../up",
+    "variant": "mine", "transport": 3, "images_per_second": float("nan"), "total_bytes": None,
+    "active": [], "balance": float("inf"), "shares": 0.5, "modelled": {}, "link": {"a": 1},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize("source", ["measured", "modelled"])
+def test_a_row_that_says_nonsense_is_named(tmp_path, name, source):
+    """No traceback, no file beside the folder of figures."""
+    if source == "modelled" and name in ("shares", "modelled"):
+        pytest.skip("such rows have none")
+    link = dict(bandwidth=100.0, latency=20.0, source="measured")
+    rows = [row(1), dict(row(2, source, link=link), **{name: DAMAGED[name]})]
+    done = CliRunner().invoke(cli, ["bench", "scaling-table", write(tmp_path / "x.json", rows),
+                                    "--figures", str(tmp_path / "a" / "b")])
+    assert isinstance(done.exception, UserError)
+    assert "x.json: not a report" in str(done.exception) and "rows.1" in str(done.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("source", ["measured", "modelled", "not run"])
+def test_a_row_without_one_of_its_figures_is_named(tmp_path, source):
+    link = dict(bandwidth=100.0, latency=20.0, source="measured")
+    whole = row(2, source, link=link, reason="no time")
+    needed = {"scaling", "gaussians", "ranks", "source"}
+    needed |= {"reason"} if source == "not run" else {
+        "kind", "variant", "images_per_second", "total_bytes", "active", "balance",
+        "shares" if source == "measured" else "link"}
+    for name in whole:
+        part = {key: value for key, value in whole.items() if key != name}
+        done = CliRunner().invoke(cli, ["bench", "scaling-table",
+                                        write(tmp_path / "x.json", [part])])
+        assert isinstance(done.exception, UserError) == (name in needed), (name, done.output)
+        assert (done.exit_code == 0) == (name not in needed), name
+
+
+def test_figures_that_cannot_be_drawn_are_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/below", "x" * 300):
+        done = CliRunner().invoke(cli, ["bench", "scaling", "--figures", str(tmp_path / folder)])
+        assert isinstance(done.exception, UserError) and "cannot be written" in str(done.exception)
+        assert "images/s" not in done.output
 
 
 @pytest.mark.mpi(min_size=2)
@@ -192,6 +255,11 @@ def test_fit_finds_the_fewest_ranks(comm):
 def test_fit_on_the_host_wants_a_bound(alone):
     with pytest.raises(UserError, match="backend.memory=1G"):
         fit.run(FIT, SMALL, alone, print)
+
+
+def test_fit_wants_room_for_a_gaussian(alone):
+    with pytest.raises(UserError, match="--share 1e-09 of .* holds no Gaussian"):
+        fit.run(dict(FIT, shares=(0.7, 1e-9)), [*SMALL, "backend.memory=20M"], alone, print)
 
 
 def test_fit_keeps_what_was_begun(alone, monkeypatch):

@@ -31,6 +31,9 @@ def run(settings, overrides, comm, tell, save=lambda rows: None):
     config = make_config(overrides, OURS, comm.size)
     bring_kernels(config, comm)
     memory, real = _memory(config, comm)
+    if not fits(min(settings["shares"]) * memory, real):
+        raise UserError(f"bench fit: --share {min(settings['shares']):g} of {memory:.3g} bytes "
+                        "holds no Gaussian: raise it or backend.memory")
     rows, clock = [], Clock(settings["limit"])
 
     def attempt(gaussians, ranks, share):

@@ -45,6 +45,25 @@ def check_report(report, comm):
         world.on_root(comm, check_writable, report)
 
 
+def check_figures(folder, comm):
+    """Make the folder of --figures (None: none is wanted). Raises UserError on all ranks where
+    rank 0 could not write there: before what takes hours, not after it. Collective."""
+    from pathlib import Path
+
+    from ...files import cannot_write, check_writable
+    from ...mpi import world
+
+    def check():
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(cannot_write(f"--figures {folder}", error)) from None
+        check_writable(Path(folder, "figure.png"))
+
+    if folder:
+        world.on_root(comm, check)
+
+
 def city_options(gaussians, side, count, size):
     """Decorator: the options of a city of Gaussians and its views, with these defaults.
 

@@ -1,6 +1,5 @@
 """Commands of `splaxel-mpi bench` about more ranks and larger scenes."""
 
-import json
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from .options import (
     GAUSSIANS,
     LEAST_SIDE,
     Size,
+    check_figures,
     check_report,
     city_options,
     report_option,
@@ -74,6 +74,7 @@ def scaling(context, overrides, report, figures, ranks, model, no_strong, **sett
     from .base import write_report
 
     comm = _start(report)
+    check_figures(figures, comm)
     settings["ranks"] = sorted(set(ranks)) or tool.counts_up_to(comm.size)
     settings["model"] = sorted(set(model)) or [2 * comm.size, 4 * comm.size]
     if no_strong:
@@ -109,8 +110,9 @@ def scaling_table(files, figures, report):
     """
     from . import scaling_table as tool
     from .base import write_report
+    from .scaling_rows import read
 
-    rows = [row for file in files for row in _rows(file)]
+    rows = [row for file in files for row in read(file)]
     tool.report(rows, click.echo)
     if report:
         write_report(report, dict(files=files), rows)
@@ -184,19 +186,6 @@ def _draw(rows, folder):
         except OSError as error:
             raise UserError(f"--figures {folder}: {error.strerror}") from None
         click.echo(f"figures: {', '.join(map(str, files))}")
-
-
-def _rows(file):
-    """Rows of a report of `bench scaling`. Raises UserError for another file."""
-    try:
-        rows = json.loads(Path(file).read_text(encoding="utf-8"))["rows"]
-        if all(row["scaling"] and row["ranks"] and row["source"] for row in rows):
-            return rows
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError):
-        pass
-    raise UserError(f"{file}: not a report of `splaxel-mpi bench scaling --json`")
 
 
 COMMANDS = (scaling, scaling_table, fit)

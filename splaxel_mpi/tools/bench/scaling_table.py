@@ -60,8 +60,8 @@ def _compare(rows):
 
 def _series(row):
     """What rows have in common that differ in ranks and transport alone."""
-    weak = row["scaling"] == "weak"
-    return (row["scaling"], 0 if weak else row["gaussians"], row.get("kind", ""),
+    parts = row["ranks"] if row["scaling"] == "weak" else 1
+    return (row["scaling"], row["gaussians"] // parts, row.get("kind", ""),
             row.get("variant", ""))
 
 
@@ -85,7 +85,8 @@ def _cells(row):
 
 def draw(rows, folder):
     """A page of figures for each city and kind of views: <folder>/<scaling>-<Gaussians>-<kind>.png
-    with images/s, speed-up, shares of time, waiting, bytes and utilisation against ranks.
+    (weak scaling: Gaussians of a rank) with images/s, speed-up, shares of time, waiting, bytes
+    and utilisation against ranks.
 
     rows: of scaling.run; folder: pathlib.Path, made where it is missing. Returns the files.
     """
@@ -99,15 +100,14 @@ def draw(rows, folder):
             groups.setdefault(_series(row)[:3], []).append(row)
     for (scaling, gaussians, kind), found in groups.items():
         figure = Figure(figsize=SIZE, layout="constrained")
-        city = f"{gaussians:,} Gaussians" if gaussians else "as many Gaussians on every rank"
+        city = f"{gaussians:,} Gaussians" + " a rank" * (scaling == "weak")
         figure.suptitle(f"{scaling} scaling, {city}, {kind} views; o measured, x modelled")
         for axes, (title, panel) in zip(figure.subplots(3, 2).flat, PANELS.items()):
             panel(axes, found)
             axes.set_title(title, fontsize="medium")
             axes.grid(alpha=0.3)
             axes.set_ylim(bottom=0)
-        count = f"-{gaussians}" if gaussians else ""
-        files.append(folder / f"{scaling}{count}-{kind}.png")
+        files.append(folder / f"{scaling}-{gaussians}-{kind}.png")
         figure.savefig(files[-1], dpi=110)
     return files
 
