@@ -221,6 +221,18 @@ WRONG = {
     "no cells": (replace("layout/cell_offsets", np.array([0])), "layout/cell_offsets"),
     "loop": (replace("tree/right", np.array([0, -2], np.int32)), "tree"),
     "cell": (replace("gaussians/cell", np.full(50, 3, np.int32)), "gaussians/cell"),
+    "cut": (replace("tree/split", np.array([0.5, np.nan])), "tree: a cut"),
+    "images": (replace("run/images_seen", np.int64(-5)), "run/images_seen is -5"),
+    "step": (replace("run/step", np.int64(-1)), "run/step is -1"),
+    "batch": (replace("run/batch", np.int64(0)), "run/batch is 0"),
+    "seed": (replace("run/seed", np.int64(-1)), "run/seed is -1"),
+    "degree": (replace("run/sh_degree", np.int64(4)), "run/sh_degree is 4"),
+    "extent": (replace("run/extent", np.float64("nan")), "run/extent is nan"),
+    "no extent": (replace("run/extent", np.float64("inf")), "run/extent is inf"),
+    "origin": (replace("run/origin", np.array([0, np.nan, 0])), "run/origin"),
+    "background": (replace("run/background", np.array([0, np.inf, 0])), "run/background"),
+    "flat origin": (replace("run/origin", np.zeros(2)), "run/origin"),
+    "many": (replace("run/step", np.arange(2)), "not a readable checkpoint"),
 }
 
 

@@ -14,6 +14,15 @@ from splaxel_mpi.partition.tree import Tree
 from splaxel_mpi.scene.gaussians import GROUPS, Gaussians
 
 SEEN = "densify/seen_count"  # missing from some files of version 1
+LARGEST = 2**63 - 1
+# least and largest of whole numbers that a run has
+RUN_NUMBERS = {
+    "images_seen": (0, LARGEST),
+    "step": (0, LARGEST),
+    "batch": (1, LARGEST),
+    "seed": (0, LARGEST),
+    "sh_degree": (0, 3),
+}
 
 
 class Reader:
@@ -36,6 +45,7 @@ class Reader:
             with self.damage():
                 self.check_format()
                 self.check_layout()
+                self.run = self.read_run()
                 if sealed and version > 1:
                     self.check_seal()
         except BaseException:
@@ -178,6 +188,8 @@ class Reader:
         sizes = {array.shape for array in (tree.axis, tree.split, tree.left, tree.right)}
         if sizes != {(nodes,)} or not np.isin(tree.axis, (0, 1, 2)).all():
             raise self.broken("tree: shapes or axes are wrong")
+        if not np.isfinite(tree.split).all():
+            raise self.broken("tree: a cut is not finite")
         seen, cells, stack = set(), [], [0 if nodes else -1]
         while stack:
             child = int(stack.pop())
@@ -191,6 +203,21 @@ class Reader:
         if len(seen) != nodes or cells != list(range(nodes + 1)):
             raise self.broken("tree: cells are not numbered left to right")
         return tree
+
+    def read_run(self):
+        """Figures of the run, name -> value, checked to be such that training can go on."""
+        run = self.facts("run")
+        for name, (least, most) in RUN_NUMBERS.items():
+            run[name] = int(run[name])
+            if not least <= run[name] <= most:
+                raise self.broken(f"run/{name} is {run[name]}")
+        for name in ("origin", "background"):
+            if run[name].shape != (3,) or not np.isfinite(run[name]).all():
+                raise self.broken(f"run/{name} is not three numbers")
+        run["extent"] = float(run["extent"])
+        if not 0 <= run["extent"] < np.inf:
+            raise self.broken(f"run/extent is {run['extent']}")
+        return run
 
     def blocks(self, path, start, stop, offsets):
         """Pairs (first row, rows) of the checksum blocks that rows start...stop of a data set
@@ -293,15 +320,9 @@ class Reader:
 
     def replicated(self):
         """Fields of ``Checkpoint`` that are the same on every rank."""
-        run = self.facts("run")
-        for name in ("images_seen", "step", "batch", "seed", "sh_degree"):
-            run[name] = int(run[name])
-        if run["origin"].shape != (3,) or run["background"].shape != (3,):
-            raise self.broken("run/origin or run/background is not three numbers")
-        run["extent"] = float(run["extent"])
         chain = self.facts("config/chain")
         return dict(
-            run,
+            self.run,
             tree=self.tree,
             order={name: value.item() for name, value in self.facts("order").items()},
             config=self.fact("config/effective"),
