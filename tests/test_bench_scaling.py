@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -345,3 +347,46 @@ def test_script_on_two_gpus_of_which_a_run_fails(tmp_path):
     assert "the MPI at hand is taken" in done.stdout
     assert "--transport nccl --transport staged" in done.stdout
     assert "cuda-aware --transport" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["SCALING_SECONDS", "SCALING_RANKS", "SCALING_SIZE"])
+@pytest.mark.parametrize("value", ["x", "-1", "0", "08", "1e3", "a[$(touch pwned)]"])
+def test_script_refuses_numbers_that_are_none(tmp_path, name, value):
+    done = shell(tmp_path / "out", **{name: value})
+    assert done.returncode == 2 and done.stdout.startswith(f"{name}={value}: expected a whole")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_script_takes_its_ranks_with_it(tmp_path, number, status):
+    """A signal does not leave a run on the GPUs that nobody waits for."""
+    for name, text in (("python", f"#!/bin/bash\nif [ $2 = splaxel_mpi ]; then echo $$ "
+                        f">{tmp_path}/rank; exec sleep 60; fi\n"),
+                       ("mpirun", FAKE_MPI.replace("FAKE", str(tmp_path / "python")))):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = dict(os.environ, OUT=str(tmp_path), SCALING_DRY="1", PYTHON=str(tmp_path / "python"),
+               MPIRUN=str(tmp_path / "mpirun"))
+    running = subprocess.Popen(
+        ["bash", str(SCRIPT)], env=env, stdout=subprocess.DEVNULL,
+        # a shell cannot trap what was ignored when it started, as behind nohup
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    rank = int(wait_for(tmp_path / "rank"))
+    running.send_signal(number)
+    assert running.wait(20) == status
+    for _ in range(200):  # an orphan is buried by somebody else
+        if not Path(f"/proc/{rank}").exists():
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(rank, signal.SIGKILL)
+        pytest.fail("the rank goes on")
+
+
+def wait_for(path):
+    """Text of a file that a program is going to write."""
+    for _ in range(600):
+        if path.exists() and path.read_text():
+            return path.read_text()
+        time.sleep(0.05)
+    raise AssertionError(f"{path} was never written")

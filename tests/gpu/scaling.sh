@@ -25,9 +25,18 @@ OUT=${OUT:-build/scaling}
 LEAVE=30    # seconds of a run between its last measurement and its end
 LAST=15     # seconds for the table
 failed=0
+for name in SCALING_SECONDS SCALING_RANKS SCALING_SIZE; do
+    if ! [[ ${!name:-1} =~ ^[1-9][0-9]{0,5}$ ]]; then
+        echo "$name=${!name}: expected a whole number from 1 to 999999" >&2
+        exit 2
+    fi
+done
 SECONDS=0
 mkdir -p "$OUT" && work=$(mktemp -d) || exit 2
-trap 'rm -rf "$work"' EXIT
+# what ends the script ends the ranks, which timeout keeps in a process group of their own
+trap 'rm -rf "$work"; jobs=$(jobs -p); [ -z "$jobs" ] || kill $jobs' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
 exec > >(tee "$OUT/log.txt") 2>&1
 export PYTHONUNBUFFERED=1
 
@@ -64,7 +73,8 @@ run() {
     fi
     say "$name, at most $seconds s"
     timeout -k 5 "$seconds" "${launch[@]}" -n "$ranks" "$PYTHON" -m splaxel_mpi bench "$@" \
-        --limit $((seconds - LEAVE)) --json "$OUT/$name.json" "${backend[@]}" || status=$?
+        --limit $((seconds - LEAVE)) --json "$OUT/$name.json" "${backend[@]}" &
+    wait $! || status=$?  # a signal interrupts wait, but no program in the foreground
     if [ "$status" != 0 ]; then
         say "$name: ended with status $status (124: longer than $seconds s); what it had done by" \
             "then is in $name.json"
