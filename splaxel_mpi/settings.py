@@ -246,7 +246,7 @@ class Checkpoint(Section):
         "auto",
         description="How ranks write; parallel: HDF5 through MPI-IO; serial: rank 0 for all; "
         "offset: each rank its own bytes of the file, for file systems that let several nodes "
-        "write one; auto: parallel where h5py has MPI, else serial.",
+        "write one; auto: offset on one node, on several parallel where h5py has MPI, else serial.",
     )
     background: bool = Field(
         False,

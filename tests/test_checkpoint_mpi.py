@@ -46,6 +46,11 @@ def writers():
     return ["serial", "offset"] + (["parallel"] if h5py.get_config().mpi else [])
 
 
+def test_ranks_of_one_node_write_their_own_bytes(comm, folder):
+    saved = save(os.path.join(folder, "a.h5"), state_of(comm.rank, 30, cells=comm.size), comm)
+    assert saved.writer == ("offset" if comm.size > 1 else "serial")
+
+
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("writer", writers())
 def test_each_rank_reads_its_own_rows_bitwise(comm, folder, writer, counts):

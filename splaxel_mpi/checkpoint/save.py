@@ -12,6 +12,7 @@ from splaxel_mpi.checkpoint.parallel import Parallel
 from splaxel_mpi.checkpoint.serial import Serial
 from splaxel_mpi.errors import UserError
 from splaxel_mpi.files import Alone, partial_name, put_in_place, write_on_root
+from splaxel_mpi.mpi.world import on_one_node
 
 WRITERS = {way.name: way for way in (Parallel, Serial, Offset)}
 
@@ -25,11 +26,14 @@ class Saved(NamedTuple):
 
 
 def choose_writer(name, comm):
-    """The writer of that name; "auto" is parallel where h5py and the rank count allow it.
+    """The writer of that name. Collective. "auto" is offset for the ranks of one node, which see
+    one another's bytes on any file system and are faster so; else parallel where h5py allows it.
 
     Raises UserError for an unknown name or one that this installation cannot use.
     """
-    if name == "auto":
+    if name == "auto" and comm.size > 1 and on_one_node(comm):
+        name = Offset.name
+    elif name == "auto":
         name = Parallel.name if Parallel.usable(comm) else Serial.name
     if name not in WRITERS:
         raise UserError(f"checkpoint writer {name!r}: unknown; use auto, {', '.join(WRITERS)}")

@@ -68,6 +68,14 @@ def node_comm(comm):
     return comm.Split_type(load_mpi().COMM_TYPE_SHARED, comm.rank)
 
 
+def on_one_node(comm):
+    """Whether all ranks of comm share a node. Collective."""
+    node = node_comm(comm)
+    found = node.size == comm.size
+    node.Free()
+    return found
+
+
 def calls_of_threads():
     """Whether MPI, once started, allows calls of several threads at a time."""
     MPI = load_mpi()
