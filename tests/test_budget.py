@@ -106,7 +106,7 @@ def test_a_scene_that_does_not_fit_is_refused_at_the_start(city, tmp_path, alone
 
 def test_log_and_metrics_tell_what_memory_there_is(city, tmp_path, alone):
     run = train(city, tmp_path, alone, "train.images=8", "backend.memory=1M")
-    assert "Gaussians: 400, at most 400 on a rank at 965 bytes each; 1086 fit in its memory" in (
+    assert "Gaussians: 400, at most 400 on a rank at 965 bytes each; 1,086 fit in its memory" in (
         run / "log.txt").read_text()
     series = read_series(run / "metrics.h5")
     assert np.nanmax(series["fits/max"]) == 1086

@@ -36,6 +36,7 @@ def test_everything_comes_out(finished):
     assert 0 < summary["psnr_initial"] < 20
     log = (finished / "log.txt").read_text()
     assert "held-out PSNR" in log and "a view meets 1.0 of 1 cells" in log
+    assert "will not grow" not in log
     pictures = sorted((finished / "pictures").glob("*.png"))
     assert len(pictures) == 2
     assert Image.open(pictures[0]).size == (240, 45)  # photograph | rendering | difference
@@ -46,6 +47,11 @@ def test_training_improves_on_the_points(city, tmp_path, alone):
     summary = json.loads((run / "summary.json").read_text())
     assert summary["psnr"] > summary["psnr_initial"] + 3
     assert summary["gaussians"] == 400
+
+
+def test_a_run_that_ends_before_it_grows_says_so(city, tmp_path, alone):
+    run = train(city, tmp_path, alone, "densify.start=40")  # growth ends at 43 of 48 images
+    assert "the scene will not grow" in (run / "log.txt").read_text()
 
 
 def test_metrics_follow_the_run(finished):

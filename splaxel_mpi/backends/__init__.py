@@ -4,7 +4,7 @@ import numpy as np
 
 from ..errors import UserError
 
-INSTALL = "install CuPy (pip install 'splaxel-mpi[cuda]')"
+INSTALL = "install CuPy (pip install -e '.[cuda]')"
 
 
 def gpu_count():

@@ -75,7 +75,7 @@ class Reader:
         """Refuse other files, other versions and unfinished ones."""
         attributes = self.file.attrs
         if attributes.get("format") != np.bytes_(FORMAT):
-            raise self.broken("not a splaxel_mpi checkpoint")
+            raise UserError(f"{self.path}: not a splaxel_mpi checkpoint")
         version = int(attributes["version"])
         if version != self.version:
             older = version in range(1, FORMAT_VERSION)

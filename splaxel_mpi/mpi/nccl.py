@@ -7,7 +7,7 @@ from .device_arrays import DeviceExchange
 from .host import starts
 from .world import first_of
 
-INSTALL = "install it (pip install 'splaxel-mpi[nccl]')"
+INSTALL = "install it (pip install -e '.[nccl]')"
 # timings of calls that are kept before they are summed up; by then all but the last are over
 PENDING = 256
 

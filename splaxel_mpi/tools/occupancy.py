@@ -101,7 +101,7 @@ def find_device():
     try:
         import pycuda.driver as driver
     except ImportError:
-        return None, "needs PyCUDA (pip install 'splaxel-mpi[pycuda]') on a node with a GPU"
+        return None, "needs PyCUDA (pip install -e '.[pycuda]') on a node with a GPU"
     try:
         driver.init()
         device = Device(driver)

@@ -81,9 +81,9 @@ class Budget:
         """One line on what there is and what fits. Collective."""
         ranks = exchange.allgather(KIND, np.array([rows, self.rank], np.int64))
         fullest, least = ranks[:, 0].max(), ranks[:, 1].min()
-        fit = f"{least} fit in its memory" if least else "no limit is set by its memory"
-        scene = f", {self.scene} may be in the scene" if self.scene else ""
-        return (f"Gaussians: {ranks[:, 0].sum()}, at most {fullest} on a rank at "
+        fit = f"{least:,} fit in its memory" if least else "no limit is set by its memory"
+        scene = f", {self.scene:,} may be in the scene" if self.scene else ""
+        return (f"Gaussians: {ranks[:, 0].sum():,}, at most {fullest:,} on a rank at "
                 f"{bytes_per_gaussian(real)} bytes each; {fit}{scene}")
 
     def _warn(self, exchange, limit, *message):

@@ -239,6 +239,9 @@ def _densifier(config, world, extent):
     if densifier and densifier.needs_dense and config.train.optimizer != "dense":
         logger.info("densify.method %s moves every Gaussian in every step: train.optimizer %s is "
                     "taken as dense", densifier.name, config.train.optimizer)
+    if densifier and densifier.growth(0, config.train.images - 1, config.train.images) is None:
+        logger.info("the scene will not grow: no event lies between densify.start, %d images, and "
+                    "the end of growth", densifier.settings.start)
     return densifier
 
 
