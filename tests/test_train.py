@@ -114,6 +114,17 @@ def test_more_images_after_the_end(finished, city, tmp_path, alone):
     assert last_checkpoint(tmp_path / "small").name.endswith("56.h5")
 
 
+def test_a_finished_run_that_is_resumed_keeps_its_figures(finished, city, tmp_path, alone):
+    shutil.copytree(finished, tmp_path / "small")
+    train(city, tmp_path, alone, resume=True)
+    before, after = (json.loads((run / "summary.json").read_text())
+                     for run in (finished, tmp_path / "small"))
+    for key in ("psnr", "gaussians", "images_seen", "bytes_exchanged"):
+        assert after[key] == before[key], key
+    # the time of the resumed process, which does not train, is added
+    assert 0 < after["images_per_second"] <= before["images_per_second"]
+
+
 def test_a_new_run_moves_the_old_one_aside(finished, city, tmp_path, alone):
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "precious").write_text("kept")

@@ -11,11 +11,11 @@ run() {
 }
 
 # A scene counts once it is complete: an interrupted one is made again.
-if [ ! -d scenes/city ]; then
-    rm -rf scenes/city.part
+if [ ! -e scenes/city/.complete ]; then
+    rm -rf scenes/city
     mkdir -p scenes
-    run mpirun -n 2 splaxel-mpi synth city scenes/city.part
-    mv scenes/city.part scenes/city
+    run mpirun -n 2 splaxel-mpi synth city scenes/city
+    touch scenes/city/.complete
 fi
 run mpirun -n 4 splaxel-mpi train configs/city.yaml
 

@@ -316,8 +316,8 @@ def finish(trainer, data, folder):
     """Last checkpoint, held-out quality, pictures, the PLY and the summary. Collective. Ranks
     may agree to stop while the quality is measured: then only the checkpoint is there."""
     world, recorder = trainer.world, trainer.recorder
-    seconds, rate = recorder.seconds, recorder.images_per_second
-    if trainer.renderer.saturation:
+    seconds = recorder.seconds
+    if trainer.renderer.saturation and recorder.images:
         logger.info(trainer.renderer.saturation.describe(world.exchange))
     moved = recorder.total_bytes()
     trainer.store()
@@ -343,7 +343,7 @@ def finish(trainer, data, folder):
             images_seen=trainer.state.images_seen,
             ranks=world.ranks,
             seconds=seconds,
-            images_per_second=rate,
+            images_per_second=trainer.state.images_seen / max(seconds, 1e-9),
             bytes_exchanged=moved,
             origin=data.origin,
         )

@@ -47,11 +47,6 @@ class Recorder:
         self.progress.update(images_seen, self.detail, **self.shown)
 
     @property
-    def images_per_second(self):
-        """Images trained by this process a second."""
-        return self.images / max(time.perf_counter() - self.start, 1e-9)
-
-    @property
     def seconds(self):
         """Training time of the run so far, earlier processes included."""
         return self.spent + time.perf_counter() - self.start
