@@ -40,6 +40,9 @@ STEPS = {
     "1 M, street": (0.26e6, 1920 * 1088, 1e6, 1.045),
     "fox": (0.12e6, 464 * 800, 0.179e6, 0.562),
     "caliterra": (0.10e6, 800 * 608, 0.537e6, 0.520),
+    # of tests/gpu/scaling.sh, with other views; Gaussians drawn: means of 16 views
+    "40 M, street": (10.17e6, 1920 * 1088, 40e6, 12.478),
+    "40 M, aerial": (0.58e6, 1920 * 1088, 40e6, 2.156),
 }
 HEADER = ("views", "GPUs", "variant", "GB/s, us", "images/s", "x one GPU", "communication",
           "MB a view", "balance", "not above, by the host")

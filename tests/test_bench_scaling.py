@@ -16,6 +16,7 @@ from exchanges import exchange_of
 from splaxel_mpi.backends.host import HostBackend
 from splaxel_mpi.cli import cli
 from splaxel_mpi.errors import UserError
+from splaxel_mpi.mpi import world
 from splaxel_mpi.tools.bench import cost_model, fit, links, scaling, scaling_model
 from splaxel_mpi.tools.bench.city_run import OURS, make_config
 from splaxel_mpi.tools.bench.scaling import Study
@@ -212,6 +213,32 @@ def test_what_ranks_that_exchange_do_besides_is_told_apart():
     slowest = [(four.features([view]) @ costs).max() + joint for view in range(8)]
     found = model.predict(four, config)
     assert found["milliseconds"] == pytest.approx(1e3 * np.mean(slowest))
+
+
+def test_smaller_views_tell_pixels_from_views():
+    """Views of one size have as many pixels each: what a pixel takes looks like a view's share."""
+    costs = np.array([2e-7, 5e-8, 0, 3e-3])
+    whole, half = load(1, 1e6), load(1, 1e6)
+    whole.pixels[:], half.pixels[:] = 4e5, 1e5
+    points = [(epoch(whole, costs, 0), whole), (epoch(half, costs, 0), half)]
+    alone = cost_model.CostModel.fit(*zip(*points[:1]), 1e9, 0.0)
+    assert min(alone.costs[1], alone.costs[3]) == 0
+    both = cost_model.CostModel.fit(*zip(*points), 1e9, 0.0)
+    np.testing.assert_allclose(both.costs, costs, rtol=1e-6)
+
+
+def test_one_rank_is_measured_with_smaller_views_too():
+    from mpi4py import MPI
+
+    world.init()
+    bench = scaling.Scaling(SETTINGS, SMALL, MPI.COMM_SELF, lambda rows: None)
+    bench.measure()
+    bench.model()
+    (study,) = bench.studies
+    assert study.small["aerial", "ours"].images == 2
+    cameras = [count.camera for count in study.small_counts["aerial"]]
+    assert [(camera.width, camera.height) for camera in cameras] == [(32, 24)] * 2
+    assert [row["source"] for row in study.rows] == ["measured", "modelled"]
 
 
 def test_stored_gaussians_need_another_size():

@@ -24,6 +24,7 @@ from .scaling_table import report
 PAPER = Variant("paper", CONSOLIDATION.settings)
 VARIANTS = {variant.name: variant for variant in (OURS, PAPER, GAUSSIAN)}
 LEFT = "not run"  # source of a row without figures, which has a reason
+SMALLER = 2  # one rank also draws views of this part of the width and height: see Study.small
 
 
 @dataclass
@@ -37,6 +38,10 @@ class Study:
     # (kind, variant, transport, ranks) -> Measured; one rank has transport None
     measured: dict = field(default_factory=dict)
     counts: dict = field(default_factory=dict)  # ranks -> {kind: list of ViewCount}
+    # (kind, variant) -> Measured, and kind -> list of ViewCount, of smaller views on one rank:
+    # where all views have as many pixels, nothing tells what a pixel takes from what a view does
+    small: dict = field(default_factory=dict)
+    small_counts: dict = field(default_factory=dict)
     links: dict = field(default_factory=dict)  # (transport, ranks) -> Link
 
     def city(self, ranks):
@@ -139,8 +144,9 @@ class Scaling:
         self._measure_site(study, site, ranks, end)
         site.close()
 
-    def _views(self, site, kind):
-        return site.views(kind, self.settings["count"], self.settings["size"])
+    def _views(self, site, kind, smaller=1):
+        size = [max(1, side // smaller) for side in self.settings["size"]]
+        return site.views(kind, self.settings["count"], size)
 
     def _measure_site(self, study, site, ranks, end):
         several = self.settings["transports"] if ranks > 1 else ()
@@ -166,13 +172,16 @@ class Scaling:
         if self.clock.over(site.world.comm, until):
             study.row(ranks, LEFT, reason=self.late, **what)
             return
-        run = CityRun(site, self.config(variant, ranks), variant, self._views(site, kind))
-        found = run.measure()
+        config = self.config(variant, ranks)
+        found = CityRun(site, config, variant, self._views(site, kind)).measure()
         study.measured[kind, variant.name, name if ranks > 1 else None, ranks] = found
         row = study.row(ranks, "measured", backend=site.world.backend.name, **what)
         row.update(found.row())
         if ranks > 1:
             row["link"] = vars(study.links[name, ranks])
+        elif not self.clock.over(site.world.comm, until):
+            small = CityRun(site, config, variant, self._views(site, kind, SMALLER))
+            study.small[kind, variant.name] = small.measure()
         self._saved()
 
     def _saved(self):
@@ -209,14 +218,16 @@ class Scaling:
                 site = site or Site(self.config(OURS, self.comm.size), self.comm, *city)
                 found[city, cells] = self._counted(site, cells)
             study.counts[ranks] = found[city, cells]
+            if self.comm.bcast(ranks == 1 and bool(study.small)):
+                study.small_counts = self._counted(site, cells, SMALLER)
         if site:
             site.close()
 
-    def _counted(self, site, cells):
+    def _counted(self, site, cells, smaller=1):
         """{kind: list of ViewCount} of a site in so many cells."""
         tree = site.cut(cells)
         counter = Counter(site.state, tree, site.world.backend, site.world.exchange)
-        return {kind: [counter.count(view.camera) for view in self._views(site, kind)]
+        return {kind: [counter.count(view.camera) for view in self._views(site, kind, smaller)]
                 for kind in self.settings["kinds"]}
 
     def _predict(self, study):

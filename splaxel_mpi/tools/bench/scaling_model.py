@@ -44,12 +44,17 @@ def predict(study, pool, kind, variant, settings, config):
 
 
 def _points(study, which, ranks, config):
-    """[(Measured, Load)] of a count of ranks, [] where it was not measured and counted."""
+    """[(Measured, Load)] of a count of ranks, of one rank that of smaller views, too; [] where it
+    was not measured and counted."""
     kind, variant, transport = which
     key = (kind, variant, transport if ranks > 1 else None, ranks)
     if key not in study.measured or ranks not in study.counts:
         return []
-    return [(study.measured[key], _load(study, kind, ranks, config))]
+    points = [(study.measured[key], _load(study, kind, ranks, config))]
+    small = study.small.get((kind, variant))
+    if ranks == 1 and small and study.small_counts:
+        points.append((small, alone(study.small_counts[kind], study.city(1)[0])))
+    return points
 
 
 def _load(study, kind, ranks, config):
