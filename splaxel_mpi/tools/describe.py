@@ -14,6 +14,9 @@ from ..files import HDF5_DAMAGE, open_hdf5
 
 # Column at which the values of a description start.
 INDENT = 18
+# What a run remembers of its past, in words.
+PAST = {"bytes": "{:.6g} bytes sent", "psnr": "held-out PSNR {:.4g} dB before training",
+        "seconds": "{:.6g} s"}
 
 
 def describe(path):
@@ -71,7 +74,8 @@ def describe_checkpoint(path):
         ("data set", state["dataset"]),
         ("trained", f"{state['images_seen']:,} images in {state['step']:,} steps, "
                     f"{state['batch']} views a step, seed {state['seed']}"),
-        ("past", ", ".join(f"{name} {value:.6g}" for name, value in sorted(order.items()))),
+        ("until then", ", ".join(PAST.get(name, f"{name} {{:.6g}}").format(value)
+                                 for name, value in sorted(order.items()))),
         ("scene", f"{reader.count:,} Gaussians, {kind}, SH degree {state['sh_degree']}, "
                   f"extent {state['extent']:.6g}, origin {origin}"),
         ("cells", f"{len(cells)}, {spread(cells)} Gaussians"),
