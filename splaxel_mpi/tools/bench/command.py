@@ -29,11 +29,15 @@ for one in (*paper.COMMANDS, *scaling_command.COMMANDS):
     bench.add_command(one)
 
 
+# Gaussians and metres of a side, for each backend: what takes a minute there.
+CITY = {"cuda": (4_000_000, 1000.0), "host": (100_000, 200.0)}
+
+
 @bench.command()
-@click.option("--gaussians", type=GAUSSIANS, multiple=True, default=("4M",),
+@click.option("--gaussians", type=GAUSSIANS, multiple=True, show_default="4M on GPUs, 100k on CPUs",
               help="Gaussians of the city; give it and --side again for another city.")
-@click.option("--side", type=Number(148, 100_000), multiple=True, default=(1000.0,),
-              help="Side of the city in metres.")
+@click.option("--side", type=Number(148, 100_000), multiple=True,
+              show_default="1000 on GPUs, 200 on CPUs", help="Side of the city in metres.")
 @click.option("--views", type=click.Choice(KINDS), multiple=True,
               default=("street",), help="Kind of views; give it again for another kind.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=8, help="Views of each kind.")
@@ -77,13 +81,14 @@ def kernels(context, gaussians, side, views, count, size, model, data, scale, or
 
     if (model is None) != (data is None):
         raise UserError("bench kernels: --model and --data belong together: give both or none")
-    if len(gaussians) != len(side):
-        raise UserError("bench kernels: give --side as often as --gaussians, one for each city")
     comm = world.init()
     if comm.size > 1:
         raise UserError("bench kernels: measures one process: start it without mpirun or srun")
     check_report(report, comm)
     where = make_backend(backend, comm)
+    gaussians, side = gaussians or CITY[where.name][:1], side or CITY[where.name][1:]
+    if len(gaussians) != len(side):
+        raise UserError("bench kernels: give --side as often as --gaussians, one for each city")
     tool.find_peer(peer)
     if order == "training":
         arrange = functools.partial(scenes.along_curve, backend=where)
