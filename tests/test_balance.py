@@ -192,7 +192,6 @@ def test_trained_scene_does_not_know_of_repartitioning(comm, city, tmp_path_fact
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.up_to_3
 def test_resume_after_repartitioning_is_the_unbroken_run(comm, city, tmp_path_factory):
     """Same rank count: bit for bit, the new trees included."""
     from test_train import assert_same, stop_half_way

@@ -12,7 +12,7 @@ from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.partition.deal import dealt_ranks
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_3]
+pytestmark = [pytest.mark.timeout(300)]
 GAUSSIAN = "exchange.strategy=gaussian"
 # as in test_train.py, where the bars come from
 EXACT = ["backend.precision=float64", "render.stop=0", "train.epsilon=1e-8", "train.images=32"]

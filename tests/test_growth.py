@@ -9,8 +9,7 @@ from runs import last_checkpoint, shared_folder, state_of, train, train_on_root
 
 from splaxel_mpi.scene.gaussians import GROUPS
 
-pytestmark = [pytest.mark.slow, pytest.mark.mpi(min_size=2), pytest.mark.up_to_3,
-              pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.mpi(min_size=2), pytest.mark.timeout(400)]
 
 # chunk: fewer collectives than the default.
 PATH = [

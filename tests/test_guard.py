@@ -20,7 +20,7 @@ from splaxel_mpi.train.render import Renderer
 from splaxel_mpi.train.state import State
 from splaxel_mpi.train.step import Steps
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.up_to_3]
+pytestmark = [pytest.mark.timeout(120)]
 
 # selective: what is not drawn is not moved. Moments of the dense optimizer may turn a
 # quaternion of no length into one before anybody looks.

@@ -11,7 +11,7 @@ from splaxel_mpi.errors import UserError
 from splaxel_mpi.evaluate.series import read_series
 from splaxel_mpi.visibility.saturation import Saturation, make_saturation
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_3]
+pytestmark = [pytest.mark.timeout(300)]
 # Opaque from the start and without resets, so that the few tiles of small images saturate.
 OPAQUE = ["partition.cells=3", "scene.initial_opacity=0.95", "saturation.threshold=0.1",
           "densify.reset_every=0"]

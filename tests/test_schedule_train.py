@@ -18,7 +18,7 @@ from splaxel_mpi.partition.layout import Layout
 from splaxel_mpi.schedule.costs import CostFit
 from splaxel_mpi.schedule.predictor import WorkPredictor, visible_share
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.up_to_3]
+pytestmark = [pytest.mark.timeout(300)]
 FIGURES = ("schedule_active", "schedule_disjoint", "schedule_balance", "schedule_bound")
 NEAR = 0.1
 

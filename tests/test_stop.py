@@ -186,7 +186,6 @@ def test_the_watchdog_lets_a_suspended_job_go_on(start):
 
 
 @pytest.mark.mpi
-@pytest.mark.up_to_3
 def test_a_stopped_run_ends_as_one_that_was_not(comm, city, tmp_path_factory):
     folder = shared_folder(comm, tmp_path_factory)
     whole = train(city, folder / "whole", comm)

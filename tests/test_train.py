@@ -151,7 +151,6 @@ def test_resume_with_other_data_says_so(finished, tmp_path, alone):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.up_to_3
 def test_ranks_resume_and_repeat(comm, city, tmp_path_factory):
     """On this rank count: equal runs are equal, and stop + resume is the unbroken run."""
     folder = shared_folder(comm, tmp_path_factory)

@@ -44,14 +44,10 @@ run() {
 # Files start in the order of collection, slow ones first, instead of by their number of tests.
 run serial "$SERIAL_LIMIT" python -- -n "$WORKERS" --dist loadfile --no-loadscope-reorder \
     -m "not mpi and not gpu" "$@"
-# What tools print and files hold is seen on 2 ranks; injected faults, long and resumed runs of
-# every kind are the same work on 4 as on 3: such tests have a mark.
-marks="mpi and not gpu"
+# What tools print and files hold is seen on 2 ranks: such tests have a mark.
 for ranks in 2 3 4; do
-    case $ranks in
-    3) marks+=" and not up_to_2" ;;
-    4) marks+=" and not up_to_3" ;;
-    esac
+    marks="mpi and not gpu"
+    [ "$ranks" = 2 ] || marks+=" and not up_to_2"
     # Signals do not interrupt a rank that waits inside MPI: the limit of a test needs a thread.
     run "ranks-$ranks" "$RANKS_LIMIT" "$MPIRUN" -n "$ranks" python -m mpi4py -- --only-mpi \
         -m "$marks" -p no:cacheprovider --timeout-method=thread "$@"
