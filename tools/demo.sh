@@ -10,12 +10,10 @@ run() {
     "$@"
 }
 
-# A scene counts once it is complete: an interrupted one is made again.
-if [ ! -e scenes/city/.complete ]; then
-    rm -rf scenes/city
+# The folder appears whole or not at all: an interrupted one is made again.
+if [ ! -d scenes/city ]; then
     mkdir -p scenes
     run mpirun -n 2 splaxel-mpi synth city scenes/city
-    touch scenes/city/.complete
 fi
 run mpirun -n 4 splaxel-mpi train configs/city.yaml
 
