@@ -9,7 +9,6 @@ faster than, is given too.
 """
 
 import argparse
-
 import sys
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from ...scene.gaussians import GROUPS
 from ...settings import Saturation
 from ...train.state import State
 from .base import PASSES, Samples
-from .stages import BETAS, EPSILON, NEAR, RATE, SEED, STEP, STOP
+from .stages import BETAS, EPSILON, NEAR, SEED, STEP, STOP, groups_of
 
 STAGES = ("project", "lists", "rasterize", "rasterize back", "project back", "adam, selective")
 
@@ -81,11 +81,9 @@ class Chunk:
             )
 
     def adam(self):
-        state = self.state
-        groups = [(array, getattr(self.out, name), state.first[name], state.second[name], RATE)
-                  for name, array in self.gaussians.groups()]
         self.backend.adam_groups(
-            groups, self.out.seen, BETAS, EPSILON, STEP, 1.0 / len(self.cameras), clear=True
+            groups_of(self.state), self.out.seen, BETAS, EPSILON, STEP, 1.0 / len(self.cameras),
+            clear=True,
         )
 
     def dark(self):

@@ -45,6 +45,18 @@ def check_report(report, comm):
         world.on_root(comm, check_writable, report)
 
 
+def start_ranks(report):
+    """Communicator of all ranks, with device and log set up and the report checked. Collective."""
+    from ... import log
+    from ...mpi import device, world
+
+    device.bind_early()
+    comm = world.init()
+    log.setup(None, comm.rank, comm.size)
+    check_report(report, comm)
+    return comm
+
+
 def check_figures(folder, comm):
     """Make the folder of --figures (None: none is wanted). Raises UserError on all ranks where
     rank 0 could not write there: before what takes hours, not after it. Collective."""

@@ -8,6 +8,7 @@ from .options import (
     city_options,
     compare_trainings,
     report_option,
+    start_ranks,
     training_arguments,
 )
 
@@ -72,15 +73,10 @@ def ablation(context, overrides, report, **settings):
       mpirun -n 2 splaxel-mpi bench ablation --gaussians 4M --side 1000 --count 32 \\
         --size 1920x1080 exchange.strategy=owner --json ablation.json
     """
-    from ... import log
-    from ...mpi import device, world
     from . import ablation as tool
     from .base import write_report
 
-    device.bind_early()
-    comm = world.init()
-    log.setup(None, comm.rank, comm.size)
-    check_report(report, comm)
+    comm = start_ranks(report)
     rows, backend = tool.run(settings, overrides, comm, click.echo)
     if report and comm.rank == 0:
         write_report(report, context.params, rows, backend, processes=comm.size)

@@ -11,9 +11,9 @@ from .options import (
     LEAST_SIDE,
     Size,
     check_figures,
-    check_report,
     city_options,
     report_option,
+    start_ranks,
 )
 
 VARIANTS = ("ours", "paper", "gaussian")  # as scaling has them, which help does not import
@@ -73,7 +73,7 @@ def scaling(context, overrides, report, figures, ranks, model, no_strong, **sett
     from . import scaling as tool
     from .base import write_report
 
-    comm = _start(report)
+    comm = start_ranks(report)
     check_figures(figures, comm)
     settings["ranks"] = sorted(set(ranks)) or tool.counts_up_to(comm.size)
     settings["model"] = sorted(set(model)) or [2 * comm.size, 4 * comm.size]
@@ -155,25 +155,13 @@ def fit(context, overrides, report, **settings):
     from . import fit as tool
     from .base import write_report
 
-    comm = _start(report)
+    comm = start_ranks(report)
 
     def save(rows):
         if report:
             write_report(report, dict(context.params), rows, processes=comm.size)
 
     tool.run(settings, overrides, comm, click.echo, save)
-
-
-def _start(report):
-    """Communicator of all ranks, with log and device set up. Collective."""
-    from ... import log
-    from ...mpi import device, world
-
-    device.bind_early()
-    comm = world.init()
-    log.setup(None, comm.rank, comm.size)
-    check_report(report, comm)
-    return comm
 
 
 def _draw(rows, folder):

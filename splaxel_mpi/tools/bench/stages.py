@@ -196,10 +196,7 @@ class Chain:
         )
 
     def adam(self, seen):
-        state = self.state
-        groups = [(array, getattr(self.out, name), state.first[name], state.second[name], RATE)
-                  for name, array in self.gaussians.groups()]
-        self.backend.adam_groups(groups, seen, BETAS, EPSILON, STEP, 1.0)
+        self.backend.adam_groups(groups_of(self.state), seen, BETAS, EPSILON, STEP, 1.0)
 
     def project_back_adam(self):
         self.backend.project_backward_adam(
@@ -232,6 +229,13 @@ class Chain:
             self.project_back_adam()
             return
         self.zero_gradients(), self.project_back(), self.adam(self.out.seen)
+
+
+def groups_of(state):
+    """What Backend.adam_groups takes of a State and its gradients."""
+    gradients = state.gradients()
+    return [(array, getattr(gradients, name), state.first[name], state.second[name], RATE)
+            for name, array in state.gaussians.groups()]
 
 
 def time_stages(chain, cameras, clock):
